@@ -149,7 +149,7 @@ func (l *Limiter) banOn(k *KeyInfo, now int64) *Ban {
 	if l.orders.Bans.AnyDomainWide() {
 		var m rule.Matches
 		domain := k.Window.Rule.Domain
-		f.set.Match(&rule.Query{Domain: domain, Attributes: attributesOf(k.Parts),
+		f.set.MatchBans(&rule.Query{Domain: domain, Attributes: attributesOf(k.Parts),
 			BanRules: l.orders.Bans.WideRules(f.set, domain)}, &m)
 		f.set.BanKeys(&m, func(r *rule.Rule, key []byte) bool {
 			look(r, key, true)

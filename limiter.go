@@ -73,6 +73,7 @@ type inForce struct {
 	bans       bool                     // some rule bans
 
 	rulesByCounter rulesByCounter
+	names          nameIndex
 }
 
 // New returns a Limiter over s. Without rules it allows everything until SetRules, unless it

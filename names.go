@@ -3,8 +3,10 @@ package weir
 import (
 	"errors"
 	"fmt"
+	"iter"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/weir-rl/weir/internal/util/suggest"
 	"github.com/weir-rl/weir/rule"
@@ -28,7 +30,7 @@ type namedLimit struct {
 // of its windows, overrides' included; a window's own name means that window.
 func (f *inForce) limitsNamed(domain, name string) []namedLimit {
 	var found []namedLimit
-	for _, r := range f.set.Rules() {
+	for _, r := range f.names.of(f.set, name) {
 		if domain != "" && r.Domain != domain {
 			continue
 		}
@@ -82,14 +84,8 @@ func (f *inForce) nameOf(domain, limit string) (_, _ string, err error) {
 // domainsOf returns the domains that have a limit of this name, which is the name of a rule or a
 // window.
 func (f *inForce) domainsOf(limit string) (domains []string) {
-	has := func(r *rule.Rule) bool {
-		named := func(w *rule.Window) bool { return w.Name == limit }
-		return r.Name == limit || slices.ContainsFunc(r.Windows, named) ||
-			slices.ContainsFunc(r.Overrides,
-				func(o rule.Override) bool { return slices.ContainsFunc(o.Windows, named) })
-	}
-	for _, r := range f.set.Rules() {
-		if !slices.Contains(domains, r.Domain) && has(r) {
+	for _, r := range f.names.of(f.set, limit) {
+		if !slices.Contains(domains, r.Domain) {
 			domains = append(domains, r.Domain)
 		}
 	}
@@ -98,12 +94,53 @@ func (f *inForce) domainsOf(limit string) (domains []string) {
 
 // rule finds a rule by its name; nil if there is none.
 func (f *inForce) rule(domain, name string) *rule.Rule {
-	for _, r := range f.set.Rules() {
+	for _, r := range f.names.of(f.set, name) {
 		if r.Name == name && r.Domain == domain {
 			return r
 		}
 	}
 	return nil
+}
+
+// nameIndex finds rules by their names, and by the names of their windows, overrides' included. It
+// is made when it is needed first.
+type nameIndex struct {
+	once sync.Once
+	list []namedRule // sorted by name, and in rule order
+}
+
+type namedRule struct {
+	name string
+	rule *rule.Rule
+}
+
+// of returns the rules of a set that have a name, or a window of that name, in rule order.
+func (x *nameIndex) of(s *rule.Set, name string) iter.Seq2[int, *rule.Rule] {
+	x.once.Do(func() {
+		for _, r := range s.Rules() {
+			begin := len(x.list)
+			add := func(name string) {
+				if !slices.ContainsFunc(x.list[begin:], func(n namedRule) bool { return n.name == name }) {
+					x.list = append(x.list, namedRule{name, r})
+				}
+			}
+			add(r.Name)
+			for _, w := range r.Windows {
+				add(w.Name)
+			}
+			for i := range r.Overrides {
+				for _, w := range r.Overrides[i].Windows {
+					add(w.Name)
+				}
+			}
+		}
+		slices.SortStableFunc(x.list, func(a, b namedRule) int { return strings.Compare(a.name, b.name) })
+	})
+	at, _ := slices.BinarySearchFunc(x.list, name, func(n namedRule, name string) int { return strings.Compare(n.name, name) })
+	return func(yield func(int, *rule.Rule) bool) {
+		for i := at; i < len(x.list) && x.list[i].name == name && yield(i, x.list[i].rule); i++ {
+		}
+	}
 }
 
 // ruleNames returns the names of the rules of a domain.

@@ -92,3 +92,28 @@ func TestKeyOfUserOrAddress(t *testing.T) {
 		}
 	}
 }
+
+// TestNameIndex: names of rules and windows are found as a look at each rule finds them.
+func TestNameIndex(t *testing.T) {
+	l, _ := inspectedLimiter(t, `
+domain: shop
+limits:
+  - {name: api, per: [ip], allow: [9/min, 99/hour], override: {192.0.2.1: [5/day, 6/min]}}
+  - {name: search, per: [ip], allow: 9/min}
+`, `
+domain: tills
+limits:
+  - {name: api, per: [user], allow: [9/min, 99/day]}
+  - {name: alone, per: [user], allow: 9/min}
+`)
+	for limit, want := range map[string]string{
+		"search": "shop search", "alone": "tills alone", "shop/api": "shop api", "tills/api": "tills api", "api:3600s": "shop api",
+		"api": "", "api:86400s": "", "sear": "", "searchx": "", "": "", "shop/alone": "",
+	} {
+		key := []string{"192.0.2.7"}
+		b, err := l.Bans().Set(t.Context(), "", limit, key, time.Now().Add(time.Hour), "")
+		if got := strings.TrimSpace(b.Domain + " " + b.Rule); got != want || (err == nil) != (want != "") {
+			t.Errorf("%q means %q, %v; want %q", limit, got, err, want)
+		}
+	}
+}

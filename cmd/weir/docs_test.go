@@ -233,7 +233,7 @@ func TestPullRequestsPageRuns(t *testing.T) {
 // they say.
 func TestExamplesRun(t *testing.T) {
 	t.Parallel()
-	for _, name := range []string{"http", "proxy", "resp"} {
+	for _, name := range []string{"http", "proxy", "resp", "compose"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			dir := filepath.Join(t.TempDir(), name)

@@ -14,7 +14,6 @@ import (
 
 	"github.com/weir-rl/weir/internal/lab/findings"
 	"github.com/weir-rl/weir/internal/rulesource"
-	"github.com/weir-rl/weir/internal/rulesource/ruledb"
 	"github.com/weir-rl/weir/internal/server"
 	"github.com/weir-rl/weir/internal/server/settings"
 	"github.com/weir-rl/weir/rule"
@@ -124,7 +123,7 @@ func ruleGroups(ctx context.Context, paths []string) ([]*ruleGroup, error) {
 	var groups []*ruleGroup
 	byDir := make(map[string]*ruleGroup)
 	for _, path := range paths {
-		if ruledb.IsURL(path) {
+		if isRulesURL(path) {
 			p, err := openPlace(ctx, path)
 			if err != nil {
 				return nil, err

@@ -19,7 +19,6 @@ import (
 	"github.com/weir-rl/weir/internal/admin/client"
 	"github.com/weir-rl/weir/internal/admin/words"
 	"github.com/weir-rl/weir/internal/observe/insight"
-	"github.com/weir-rl/weir/internal/rulesource/ruledb"
 	"github.com/weir-rl/weir/internal/util/human"
 	"github.com/weir-rl/weir/rule"
 )
@@ -179,7 +178,7 @@ func filesOf(ctx context.Context, path string) (map[string]string, error) {
 	for _, s := range slices.Concat(p.files, p.tests) {
 		files[s.Name] = string(s.Data)
 	}
-	if ruledb.IsURL(path) {
+	if isRulesURL(path) {
 		return files, nil
 	}
 	if info, err := os.Stat(path); err != nil || !info.IsDir() {

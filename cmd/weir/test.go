@@ -19,7 +19,6 @@ import (
 	"github.com/weir-rl/weir/internal/lab/findings"
 	"github.com/weir-rl/weir/internal/lab/sim"
 	"github.com/weir-rl/weir/internal/rulesource"
-	"github.com/weir-rl/weir/internal/rulesource/ruledb"
 	"github.com/weir-rl/weir/internal/util/human"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/rule/file"
@@ -122,7 +121,7 @@ func testFiles(paths []string) ([]string, error) {
 func ruleTests(ctx context.Context, paths []string, verbose bool, out, stderr io.Writer) (*findings.Tests, error) {
 	var places []*place // in databases
 	for _, url := range paths {
-		if !ruledb.IsURL(url) {
+		if !isRulesURL(url) {
 			continue
 		}
 		p, err := openPlace(ctx, url)
@@ -134,7 +133,7 @@ func ruleTests(ctx context.Context, paths []string, verbose bool, out, stderr io
 		}
 		places = append(places, p)
 	}
-	files, err := testFiles(slices.DeleteFunc(slices.Clone(paths), ruledb.IsURL))
+	files, err := testFiles(slices.DeleteFunc(slices.Clone(paths), isRulesURL))
 	if err != nil {
 		return nil, usageError(err)
 	}

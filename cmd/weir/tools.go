@@ -11,6 +11,7 @@ import (
 	"github.com/weir-rl/weir/internal/lab/sim"
 	"github.com/weir-rl/weir/internal/rulesource"
 	"github.com/weir-rl/weir/internal/rulesource/ruledb"
+	"github.com/weir-rl/weir/internal/rulesource/xds"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/rule/file"
 )
@@ -25,13 +26,20 @@ type place struct {
 // databasePatience bounds the time that a tool waits for a database of rules.
 const databasePatience = 15 * time.Second
 
-// openPlace reads the rule files at a path, or at the URL of a database. There is at least one.
+// isRulesURL reports whether a path is the URL of a database or of a control plane.
+func isRulesURL(path string) bool { return ruledb.IsURL(path) || xds.IsURL(path) }
+
+// openPlace reads the rule files at a path, or at the URL of a database or a control plane. There
+// is at least one.
 func openPlace(ctx context.Context, path string) (*place, error) {
 	p := &place{name: path}
 	var err error
-	if ruledb.IsURL(path) {
+	switch {
+	case ruledb.IsURL(path):
 		p, err = openVersion(ctx, path)
-	} else {
+	case xds.IsURL(path):
+		p, err = openControlPlane(ctx, path)
+	default:
 		p.files, err = rulesource.ReadDir(path)
 	}
 	if err == nil && len(p.files) == 0 {
@@ -71,6 +79,20 @@ func openVersion(ctx context.Context, url string) (*place, error) {
 		}
 	}
 	return p, nil
+}
+
+// openControlPlane reads the rules that a control plane holds for a node, once.
+func openControlPlane(ctx context.Context, url string) (*place, error) {
+	a, err := xds.Parse(url)
+	if err != nil {
+		return nil, err
+	}
+	a.Require, a.Cache = xds.RequireStart, "" // which belongs to a server
+	f, _, err := xds.Follow(ctx, xds.Options{Address: a, Version: versionText()})
+	if err != nil {
+		return nil, err
+	}
+	return &place{name: fmt.Sprintf("version %s of %s", f.Status().Version, a), files: f.Sources()}, nil
 }
 
 // load loads the rules. Warnings of that go to stderr.

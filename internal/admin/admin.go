@@ -152,6 +152,8 @@ func (a *Handler) routeAll() {
 		a.route(endpoint{path: "/metrics", methods: "GET, HEAD", any: true, about: "Prometheus metrics",
 			serve: a.o.Metrics.ServeHTTP})
 	}
+	a.route(endpoint{path: "/rlconfig", methods: "GET, HEAD", sees: viewer,
+		about: "the descriptors in force, as envoyproxy/ratelimit lists them", serve: a.rateLimitConfig})
 	a.route(endpoint{path: "/api/v1/openapi.yaml", methods: "GET, HEAD", about: "a description of this API (OpenAPI)",
 		serve: serveOpenAPI})
 	if a.o.Tokens != nil {

@@ -263,10 +263,20 @@ func (a *Handler) listTopKeys(ctx context.Context, q insight.KeysQuery, role aut
 // text was cut or hidden, because these cannot be identified.
 func (a *Handler) orders(list []insight.KeyCount) {
 	names := a.keyNames().names
+	gone := map[[2]string]bool{} // rules that are none, so that they are looked for once
 	for i := range list {
 		k := &list[i]
+		name := [2]string{k.Domain, k.Rule}
+		if gone[name] {
+			continue
+		}
 		parts := partsOf(k.Key, names)
-		if ban, err := a.limiter.Bans().On(k.Domain, k.Rule, parts); err == nil {
+		ban, err := a.limiter.Bans().On(k.Domain, k.Rule, parts)
+		if errors.Is(err, weir.ErrNoSuchLimit) {
+			gone[name] = true
+			continue
+		}
+		if err == nil {
 			k.BannedUntil, k.BannedBy = &ban.Until, &insight.KeyBan{Limit: ban.Rule, Key: ban.Key, Wide: ban.DomainWide}
 		}
 		if grant, err := a.limiter.Grants().Of(k.Domain, k.Rule, parts); err == nil {

@@ -11,7 +11,7 @@ import (
 )
 
 // undescribed are paths of the port that are no API.
-var undescribed = []string{"/", "/help", "/healthz", "/readyz", "/metrics", "/rules/", "/assets/", pprofPrefix}
+var undescribed = []string{"/", "/help", "/healthz", "/readyz", "/metrics", "/rlconfig", "/rules/", "/assets/", pprofPrefix}
 
 // below are the described paths that are served below a path of the table.
 var below = map[string][]string{

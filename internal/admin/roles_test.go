@@ -24,6 +24,7 @@ var access = []struct{ path, target, method, role string }{
 	{"/healthz", "", "GET", ""}, {"/healthz", "", "HEAD", ""},
 	{"/readyz", "", "GET", ""}, {"/readyz", "", "HEAD", ""},
 	{"/metrics", "", "GET", ""}, {"/metrics", "", "HEAD", ""},
+	{"/rlconfig", "", "GET", "viewer"}, {"/rlconfig", "", "HEAD", "viewer"},
 	{"/login", "", "GET", ""}, {"/login", "", "HEAD", ""}, {"/login", "", "POST", ""}, {"/login", "", "DELETE", ""},
 	{"/rules/", "/rules/shop/api", "GET", ""}, {"/rules/", "/rules/shop/api", "HEAD", ""},
 	{"/assets/", "/assets/app.js", "GET", ""}, {"/assets/", "/assets/app.js", "HEAD", ""},

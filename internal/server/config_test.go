@@ -68,7 +68,7 @@ headers: [x-delta, draft11]                 # or off
 		c.fallback.FixedNodes, c.memory.Snapshot, c.memory.SnapshotEvery, c.listen, c.proxy.Upstream, c.domain,
 		c.identity, c.jwks,
 		c.clientIP.Trusted, c.ipv6Prefix, c.trust.Peers, c.tokensFile))
-	want := "./rules true memory weir: 20ms 0 ./weir.snapshot 10s {:8080 :8081 127.0.0.1:6380 127.0.0.1:6070 :8000 } http://127.0.0.1:3000 shop " +
+	want := "./rules true memory weir: 20ms 0 ./weir.snapshot 10s {:8080 :8081 127.0.0.1:6380 127.0.0.1:6070  :8000 } http://127.0.0.1:3000 shop " +
 		"map[plan:jwt:plan user:header:X-User-Id] ./jwks.json [10.0.0.0/8] 64 [127.0.0.0/8 ::1/128] ./tokens"
 	if got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
@@ -81,7 +81,7 @@ func TestConfigWays(t *testing.T) {
 	values := map[string]string{
 		"rules": "elsewhere", "rules_db.cache": "x/rules.cache", "rules_db.every": "700ms", "unknown_domain": "deny", "store": "rediss+cluster://ada:s3cret@a:1,b:2", "redis.prefix": "shop:", "redis.partitions": "16", "store.timeout": "2s",
 		"store.deadline": "5ms", "store.max_deadline": "700ms", "redis.leases.max_keys": "7", "nodes": "3", "snapshot.path": "a/b", "snapshot.every": "1m30s", "memory.max_bytes": "3MiB",
-		"listen.http": "127.0.0.1:1", "listen.grpc": "off", "listen.resp": "127.0.0.1:2", "listen.admin": ":0", "listen.proxy": "[::1]:3", "listen.spoe": "127.0.0.1:9907", "default_domain": "shop", "forward_auth.dedupe": "true",
+		"listen.http": "127.0.0.1:1", "listen.grpc": "off", "listen.resp": "127.0.0.1:2", "listen.admin": ":0", "listen.metrics": ":19001", "listen.proxy": "[::1]:3", "listen.spoe": "127.0.0.1:9907", "default_domain": "shop", "forward_auth.dedupe": "true",
 		"region": "eu", "regions.weights": "eu=2,us=1", "regions.stores": "us=redis://peer@us.example:6380",
 		"rlqs.domains": "edge,shop", "rlqs.first": "9",
 		"fields.encoded_slash": "keep",

@@ -70,6 +70,9 @@ var doorSettings = []setting{
 	{Path: "listen.admin", Value: "127.0.0.1:6070",
 		Help: "address of the admin API and metrics; off closes it",
 		Set:  settings.Address(func(c *Config) *string { return &c.listen.admin })},
+	{Path: "listen.metrics",
+		Help: "address of /metrics alone, in plain text and for everybody who reaches it, such as :19001; off closes it",
+		Set:  settings.Address(func(c *Config) *string { return &c.listen.metrics })},
 	{Path: "listen.proxy",
 		Help: "address of the reverse proxy; needs proxy.upstream",
 		Set:  settings.Address(func(c *Config) *string { return &c.listen.proxy })},
@@ -86,8 +89,8 @@ var doorSettings = []setting{
 
 // doorConfig is the configuration of the doors, and of their answers.
 type doorConfig struct {
-	listen      struct{ http, grpc, resp, admin, proxy, spoe string } // addresses; "" is closed
-	domain      string                                                // of requests that name none
+	listen      struct{ http, grpc, resp, admin, metrics, proxy, spoe string } // addresses; "" is closed
+	domain      string                                                         // of requests that name none
 	rls         rls.Options
 	forwardAuth forwardauth.Options
 	headers     httplimit.Headers
@@ -98,7 +101,7 @@ type doorConfig struct {
 func (c *Config) checkAddresses() error {
 	l := &c.listen
 	doors := []struct{ name, address string }{{"http", l.http}, {"grpc", l.grpc}, {"resp", l.resp}, {"spoe", l.spoe},
-		{"proxy", l.proxy}, {"admin", l.admin}}
+		{"proxy", l.proxy}, {"metrics", l.metrics}, {"admin", l.admin}}
 	for i, d := range doors {
 		for _, other := range doors[:i] {
 			if listen.Clash(d.address, other.address) {
@@ -141,6 +144,9 @@ func (p *program) addDoors(context.Context) error {
 	listens := &p.c.listen
 	options := p.c.rls
 	options.Logger, options.Stopwatch, options.Tracer = p.log, p.metrics, p.tracer()
+	if p.rateLimit != nil {
+		options.Stopwatch = p.rateLimit
+	}
 	envoy := rls.New(p.limiter, options)
 	trust := p.c.trust
 	trust.Tokens = p.tokens
@@ -160,6 +166,9 @@ func (p *program) addDoors(context.Context) error {
 	}
 	if listens.resp != "" {
 		p.addRESP(trust)
+	}
+	if listens.metrics != "" {
+		p.addMetricsDoor()
 	}
 	if p.admin != nil {
 		p.addAdmin()

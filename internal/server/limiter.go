@@ -21,6 +21,9 @@ func (p *program) openLimiter(context.Context) (err error) {
 		watchers = append(watchers, p.recorder)
 	}
 	hooks := []weir.Hooks{p.tally.Join(watchers...)}
+	if p.rateLimit != nil {
+		hooks = append(hooks, p.rateLimit.Hooks())
+	}
 	if p.c.listen.proxy != "" {
 		hooks = append(hooks, weir.Hooks{Decided: p.refunded})
 	}

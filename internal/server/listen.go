@@ -275,7 +275,7 @@ func (p *program) listenerOptions(d *door) listen.Options {
 // the admin door among them.
 func (p *program) connections() int {
 	doors, l := 0, &p.c.listen
-	for _, address := range []string{l.http, l.grpc, l.resp, l.spoe, l.proxy, l.admin} {
+	for _, address := range []string{l.http, l.grpc, l.resp, l.spoe, l.proxy, l.metrics, l.admin} {
 		if address != "" {
 			doors++
 		}

@@ -3,13 +3,16 @@ package server
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"time"
 
 	"github.com/weir-rl/weir"
 	"github.com/weir-rl/weir/internal/admin/metrics"
 	"github.com/weir-rl/weir/internal/observe"
+	"github.com/weir-rl/weir/internal/rulesource"
 	"github.com/weir-rl/weir/internal/util/sparselog"
 	"github.com/weir-rl/weir/internal/util/suggest"
+	"github.com/weir-rl/weir/internal/wire/listen"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/store/cas"
 	"github.com/weir-rl/weir/store/postgres"
@@ -22,7 +25,7 @@ func (p *program) openMetrics(context.Context) error {
 	o := metrics.Options{
 		Node:     p.node,
 		Tally:    p.tally,
-		Rules:    p.rules.Status,
+		Rules:    p.rulesStatus,
 		Memory:   p.storage.local.Stats,
 		Bans:     func() weir.BanStats { return p.limiter.Bans().Stats() },
 		NFTables: p.firewall.stats,
@@ -64,7 +67,45 @@ func (p *program) openMetrics(context.Context) error {
 		}
 	}
 	p.metrics = metrics.New(o)
+	if p.c.inPlace {
+		p.rateLimit = metrics.NewRateLimit(p.metrics, p.ruleLoads)
+	}
 	return nil
+}
+
+// rulesStatus is the status of the rules for metrics. The versions of a control plane count up
+// whenever anything changes there, and each of its processes has its own: as labels they would make
+// series without end, that say nothing.
+func (p *program) rulesStatus() rulesource.Status {
+	s := p.rules.Status()
+	if p.xds != nil {
+		s.Version = ""
+	}
+	return s
+}
+
+// ruleLoads is how often rules were taken over, and how often they could not be, counted as
+// envoyproxy/ratelimit does: rules that are as before were taken over, too.
+func (p *program) ruleLoads() (good, failed uint64) {
+	if p.xds != nil {
+		s := p.xds.Stats()
+		return s.Changed + s.Same, s.Refused
+	}
+	s := p.rules.Status()
+	return s.Loads, s.Failures
+}
+
+// addMetricsDoor makes the door of the metrics alone, for whoever collects them and is to do
+// nothing else.
+func (p *program) addMetricsDoor() {
+	h := p.metrics.Handler()
+	if p.rateLimit != nil {
+		h = p.rateLimit.Handler()
+	}
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", h)
+	p.doors = append(p.doors, p.newHTTPDoor("metrics", p.c.listen.metrics,
+		listen.NewHTTPServer(mux, listen.HTTPOptions{Logger: p.log})))
 }
 
 // databaseOf returns what reads a store in a database.

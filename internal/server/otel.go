@@ -109,6 +109,9 @@ func (c *Config) readOTelEnv(variables map[string]string) error {
 	}
 	read("OTEL_TRACES_EXPORTER", "otel.traces", none(func() { c.otel.Traces = -1 }))
 	read("OTEL_METRICS_EXPORTER", "", none(func() { c.otel.Metrics = 0 }))
+	if c.inPlace && variables["OTEL_METRICS_EXPORTER"] == "" { // envoyproxy/ratelimit sends traces alone
+		c.otel.Metrics = 0
+	}
 	if strings.EqualFold(variables["OTEL_SDK_DISABLED"], "true") {
 		c.otel.Endpoint = ""
 	}

@@ -155,7 +155,8 @@ type program struct {
 	firewall     *firewall
 	tally        *observe.Tally // for observers of decisions, which are the next fields
 	metrics      *metrics.Metrics
-	costly       sparselog.Line // of requests on which expressions take too long
+	rateLimit    *metrics.RateLimit // nil unless this is in the place of envoyproxy/ratelimit
+	costly       sparselog.Line     // of requests on which expressions take too long
 	recent       *recent.Buffer
 	decisions    *decisionlog.Log  // nil without decisions.log
 	insight      *gather.Collector // nil with insight.memory: 0

@@ -4,6 +4,7 @@ package server
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -131,6 +132,8 @@ func TestInPlace(t *testing.T) {
 		"PORT=80 HOST=:: GRPC_PORT=81":         "/srv/runtime_data/current/config [::]:80 0.0.0.0:81  127.0.0.1:6070",
 		"CONFIG_TYPE=GRPC_XDS_SOTW":            "xds://localhost:18000?node=default 0.0.0.0:8080 0.0.0.0:8081  127.0.0.1:6070",
 		"RUNTIME_ROOT=/data WEIR_RULES=x.yaml": "x.yaml 0.0.0.0:8080 0.0.0.0:8081  127.0.0.1:6070",
+		"USE_PROMETHEUS=true PROMETHEUS_ADDR=:19001":                                 "/srv/runtime_data/current/config 0.0.0.0:8080 0.0.0.0:8081  127.0.0.1:6070 metrics :19001",
+		"USE_PROMETHEUS=true WEIR_LISTEN_METRICS=h:1":                                "/srv/runtime_data/current/config 0.0.0.0:8080 0.0.0.0:8081  127.0.0.1:6070 metrics h:1",
 		"WEIR_LISTEN_GRPC=:5 GRPC_PORT=81 WEIR_LISTEN_RESP=:6 WEIR_LISTEN_ADMIN=off": "/srv/runtime_data/current/config 0.0.0.0:8080 :5 :6 ",
 	} {
 		c, err := LoadInPlace([]string{"--no", "such"}, strings.Fields(env))
@@ -138,12 +141,32 @@ func TestInPlace(t *testing.T) {
 			t.Fatal(err)
 		}
 		l := &c.listen
-		if got := strings.Join([]string{c.rules, l.http, l.grpc, l.resp, l.admin}, " "); got != want {
+		got := strings.Join([]string{c.rules, l.http, l.grpc, l.resp, l.admin}, " ")
+		if l.metrics != "" {
+			got += " metrics " + l.metrics
+		}
+		if got != want {
 			t.Errorf("%s: %q, want %q", env, got, want)
 		}
 		if l.proxy+l.spoe != "" || len(c.strays) > 0 || len(c.inherited.Problems) > 0 || len(c.ignored) != 2 {
 			t.Errorf("%s: %q %q %v %v", env, l.proxy, l.spoe, c.strays, c.inherited)
 		}
+	}
+	for env, want := range map[string]string{
+		"TRACING_ENABLED=true": "1 0s", "TRACING_ENABLED=true TRACING_SAMPLING_RATE=0.125": "0.125 0s", "": "0 0s",
+		"TRACING_ENABLED=true WEIR_OTEL_TRACES=2%": "0.02 0s", "OTEL_METRICS_EXPORTER=otlp": "0 1m0s",
+	} {
+		c, err := LoadInPlace(nil, strings.Fields(env))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := fmt.Sprint(c.otel.Traces, " ", c.otel.Metrics); got != want {
+			t.Errorf("%s: traces %s, want %s", env, got, want)
+		}
+	}
+	if c, err := LoadInPlace(nil, []string{"TRACING_ENABLED=true", "TRACING_SAMPLING_RATE=2"}); err != nil ||
+		len(c.inherited.Problems) != 1 {
+		t.Errorf("a rate of 2: %v, %v", err, c.inherited.Problems)
 	}
 	for env, want := range map[string]string{
 		"WEIR_CONTAINER=true":                           ":8080 :8081 :6380 127.0.0.1:6070",

@@ -6,6 +6,8 @@ package check
 import (
 	"bytes"
 	"fmt"
+	"io"
+	"log"
 	"maps"
 	"os"
 	"os/exec"
@@ -16,6 +18,7 @@ import (
 	"sync"
 	"testing"
 
+	"helm.sh/helm/v3/pkg/chart"
 	"helm.sh/helm/v3/pkg/chart/loader"
 	"helm.sh/helm/v3/pkg/chartutil"
 	"helm.sh/helm/v3/pkg/engine"
@@ -63,6 +66,14 @@ func TestMain(m *testing.M) {
 	os.Exit(status)
 }
 
+// loadChart reads the chart once. Helm logs each symbolic link, by which alerts and dashboard are in
+// it.
+var loadChart = sync.OnceValues(func() (*chart.Chart, error) {
+	log.SetOutput(io.Discard)
+	defer log.SetOutput(os.Stderr)
+	return loader.LoadDir(chartFolder)
+})
+
 // objects are the objects of a rendered chart by kind and name, read as strictly as Kubernetes can.
 type objects map[string]runtime.Object
 
@@ -74,7 +85,7 @@ func render(t *testing.T, values string) (objects, error) {
 // renderIn renders the chart where a cluster can be asked; nil is none, as for helm template.
 func renderIn(t *testing.T, values string, cluster engine.ClientProvider) (objects, error) {
 	t.Helper()
-	c, err := loader.LoadDir(chartFolder)
+	c, err := loadChart()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -448,6 +459,12 @@ func TestChartRefuses(t *testing.T) {
 		"image: { digest: sha256:abc }":                                                     "digest",
 		"ingress: { enabled: true, hosts: [a] }":                                            "ingress: it leads to the reverse proxy, which is off",
 		"ports: { proxy: 8000 }\ningress: { enabled: true }":                                "ingress: hosts is empty",
+		"httpRoute: { enabled: true, parentRefs: [{ name: a }] }":                           "httpRoute: it leads to the reverse proxy, which is off",
+		"ports: { proxy: 8000 }\nhttpRoute: { enabled: true }":                              "httpRoute: parentRefs is empty",
+		"admin: { ingress: { enabled: true } }":                                             "admin.ingress: hosts is empty",
+		"admin: { ingress: { enabled: true, hosts: [a.example] } }":                         "name its controller in networkPolicy.monitoring",
+		"monitoring: { serviceMonitor: { enabled: true } }":                                 "name Prometheus in networkPolicy.monitoring",
+		"monitoring: { serviceMonitor: { interval: soon } }":                                "interval",
 		"probes: { readiness: { httpGet: { path: /x } } }":                                  "httpGet",
 		"replica: 2":                           "replica",
 		"ports: { admin: 0 }":                  "ports",

@@ -14,7 +14,7 @@ type entry struct {
 	name string
 	mode int64
 	data []byte
-	link string // what it leads to
+	link string // where a link leads to; "" for none
 	user int    // and group
 }
 

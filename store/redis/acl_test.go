@@ -23,6 +23,7 @@ import (
 // TestLeastPrivilege: a user with the permissions that docs/operating/redis.md lists can do all
 // that a node does.
 func TestLeastPrivilege(t *testing.T) {
+	redistest.NeedsFunctions(t)
 	doc, err := os.ReadFile("../../docs/operating/redis.md")
 	if err != nil {
 		t.Fatal(err)
@@ -184,6 +185,7 @@ func tellAndHear(t *testing.T, s, reader *redis.Store) {
 // TestPeersPrivilege: a user with the permissions that docs/operating/redis.md lists for other
 // regions can read what this one used, and lease units of its limits, and little else.
 func TestPeersPrivilege(t *testing.T) {
+	redistest.NeedsFunctions(t)
 	doc, err := os.ReadFile("../../docs/operating/redis.md")
 	if err != nil {
 		t.Fatal(err)

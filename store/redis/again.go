@@ -6,7 +6,6 @@ import (
 	"errors"
 	"math/rand/v2"
 	"os"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -116,7 +115,8 @@ func isLost(err error) bool {
 // isReadOnly reports whether a replica answered, which did nothing.
 func isReadOnly(err error) bool {
 	e, ok := rueidis.IsRedisErr(err)
-	return ok && strings.HasPrefix(e.Error(), "READONLY") && didNothing(err)
+	return ok && didNothing(err) && (strings.HasPrefix(e.Error(), "READONLY") ||
+		strings.Contains(e.Error(), "READONLY You can't write against a read only replica"))
 }
 
 // isTimeout reports whether a server did not answer in time on a connection that seemed to be
@@ -351,7 +351,7 @@ func (s *Store) callIn(
 	ctx context.Context, a *attempts, l *lane, patient bool, function string, keys, args []string,
 ) (rueidis.RedisResult, error) {
 	s.metrics.calls.Add(1)
-	count, instant := strconv.Itoa(len(keys)), args[0]
+	instant := args[0]
 	a.begin(ctx)
 	defer a.end()
 	for {
@@ -361,7 +361,7 @@ func (s *Store) callIn(
 				instant
 		}
 		result := s.do(a.ctx, a.client, patient, func(b rueidis.Builder) rueidis.Completed {
-			return b.Arbitrary("FCALL").Args(function, count).Keys(keys[0]).Args(keys[1:]...).Args(args...).Build()
+			return s.invoke(b, lua().library, a.p.scriptKeys, function, keys, args)
 		})
 		err := result.Error()
 		if !a.again(err) {
@@ -388,7 +388,7 @@ func (p *partition) look(ctx context.Context, client rueidis.Client) error {
 
 // question is a call that changes nothing.
 func (p *partition) question(b rueidis.Builder) rueidis.Completed {
-	return b.Arbitrary("FCALL").Args(lua().read, "1").Keys(p.prefix).Args("").Build()
+	return p.store.invoke(b, lua().library, p.scriptKeys, lua().read, []string{p.prefix}, []string{""})
 }
 
 // learnMemory notes the reply to question.

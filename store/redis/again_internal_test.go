@@ -12,6 +12,7 @@ import (
 // TestOnce: of two calls with one identity the one that comes first is made. The other one gets its
 // reply, if it asks for it.
 func TestOnce(t *testing.T) {
+	redistest.NeedsFunctions(t)
 	server := redistest.Start(t)
 	s, err := Open(Options{URL: server.URL()})
 	if err != nil {
@@ -65,6 +66,7 @@ func TestOnce(t *testing.T) {
 // TestForgottenLane: where there are many lanes, those that nobody uses are forgotten. A call that
 // comes again in one of these may have been made.
 func TestForgottenLane(t *testing.T) {
+	redistest.NeedsFunctions(t)
 	server := redistest.Start(t)
 	s, err := Open(Options{URL: server.URL()})
 	if err != nil {

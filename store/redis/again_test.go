@@ -202,6 +202,7 @@ func TestAnswersLost(t *testing.T) {
 // TestMemoryLost: the functions have forgotten their last replies, so that the outcome of a call is
 // unknown. It fails, and is not made again.
 func TestMemoryLost(t *testing.T) {
+	redistest.NeedsFunctions(t)
 	l := startLossy(t)
 	c := newCounter(t, 1, algo.Config{Algorithm: algo.FixedWindow, N: 3, Window: 366 * days})
 	take(t, l.s, charge(c, "k", 1))
@@ -267,6 +268,7 @@ func TestConnectionsKilled(t *testing.T) {
 // TestMasterRepointed: another server becomes the master, the name leads there from then on, and
 // connections to the old one stay open, which is a replica now. All are dialled anew.
 func TestMasterRepointed(t *testing.T) {
+	redistest.NeedsFunctions(t)
 	old, next := redistest.Start(t), redistest.Start(t)
 	proxy := redistest.Proxy(t, old.Addr())
 	s := open(t, redis.Options{URL: "redis://" + proxy.Addr(), Heartbeat: time.Second, RememberRefusals: time.Second})

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/weir-rl/weir/algo"
+	"github.com/weir-rl/weir/internal/testkit/redistest"
 	"github.com/weir-rl/weir/rule"
 	"github.com/weir-rl/weir/store"
 )
@@ -20,12 +21,13 @@ import (
 // long way: the reply, the value, until when it lives, and whether that is noted as a change; for
 // random limits, and for values that no store has written. WEIR_PAIR_CALLS sets how many calls.
 func TestBothAsOne(t *testing.T) {
+	redistest.NeedsFunctions(t)
 	now := int64(4102444800_000000) // 2100, so that nothing expires under the test
 	server, s, rnd := openRandom(t, &now)
 	p, conn := s.partitions[0], server.Dial()
 	load := func(name string, edits ...string) {
 		t.Helper()
-		text := "#!lua name=" + name + "\n" + strings.ReplaceAll(expandConstants(libraryText()), "NAME", name)
+		text := "#!lua name=" + name + "\n" + strings.ReplaceAll(expandConstants(libraryText(memoryText)), "NAME", name)
 		for i := 0; i < len(edits); i += 2 {
 			if strings.Count(text, edits[i]) != 1 {
 				t.Fatalf("the library has %q not once", edits[i])

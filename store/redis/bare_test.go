@@ -55,6 +55,7 @@ func TestBareCarries(t *testing.T) {
 
 // TestBareExpiry: a value with one state or two lives until the last of them is fresh.
 func TestBareExpiry(t *testing.T) {
+	redistest.NeedsFunctions(t)
 	server := redistest.Start(t)
 	s := open(t, redis.Options{URL: server.URL()})
 	bucket := func(w time.Duration) *algo.Limit {

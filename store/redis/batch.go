@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"strconv"
 	"unsafe"
 
 	"github.com/redis/rueidis"
@@ -21,11 +20,10 @@ type batcher struct {
 	groups []*call // first calls
 	table  []int32 // finds groups by hash, and runs by shape: their number + 1
 	runs   []run
-	args   []string
+	args   []string // keys, and then arguments
 	buf    []byte   // shapes and lists
 	spans  [][2]int // of args in buf
 	states []replayState
-	count  []byte
 	head   []byte // the first argument
 	lane   *lane
 }
@@ -86,7 +84,7 @@ func (p *partition) leak(batch []*call) {
 	for _, c := range batch {
 		c.leaked = true
 	}
-	p.buf, p.args, p.count, p.head = nil, nil, nil, nil
+	p.buf, p.args, p.head = nil, nil, nil
 }
 
 // fail gives all calls of a batch an error.
@@ -203,7 +201,7 @@ func (p *partition) send(ctx context.Context) ([]byte, attempts, error) {
 		return nil, attempts{}, err
 	}
 	about := p.store.estimatedNow()
-	p.buf, p.spans, p.args = p.buf[:0], p.spans[:0], append(p.args[:0], lua().take, "")
+	p.buf, p.spans, p.args = p.buf[:0], p.spans[:0], p.args[:0]
 	span := func(from int) { p.spans = append(p.spans, [2]int{from, len(p.buf)}) }
 	for i := range p.runs {
 		r := &p.runs[i]
@@ -244,9 +242,7 @@ func (p *partition) send(ctx context.Context) ([]byte, attempts, error) {
 		}
 		span(from)
 	}
-	keys := len(p.args) - 2
-	p.count = strconv.AppendInt(p.count[:0], int64(keys), 10)
-	p.args[1] = view(p.count)
+	keys := len(p.args)
 	p.args = append(p.args, "")
 	for _, s := range p.spans {
 		p.args = append(p.args, view(p.buf[s[0]:s[1]]))
@@ -257,9 +253,9 @@ func (p *partition) send(ctx context.Context) ([]byte, attempts, error) {
 	defer a.end()
 	for {
 		p.head = append(p.lane.appendIdentity(p.head[:0], a.memory, a.unknown), p.store.virtualNow()...)
-		p.args[keys+2] = view(p.head)
+		p.args[keys] = view(p.head)
 		reply, err := p.store.do(a.ctx, clients.decide, false, func(b rueidis.Builder) rueidis.Completed {
-			return b.Arbitrary("FCALL").Args(p.args[:2]...).Keys(p.args[2]).Args(p.args[3:]...).Build()
+			return p.store.invoke(b, lua().library, p.scriptKeys, lua().take, p.args[:keys], p.args[keys:])
 		}).AsBytes()
 		if !a.again(err) {
 			p.lane.ended(err)

@@ -7,10 +7,8 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
-	"github.com/cespare/xxhash/v2"
 	"github.com/redis/rueidis"
 
 	"github.com/weir-rl/weir/rule"
@@ -22,12 +20,11 @@ var boardText string
 
 // The functions of the board are a library of their own, loaded when they are first used.
 var (
-	boardName    = fmt.Sprintf("weir_board_%08x", uint32(xxhash.Sum64String(boardText)))
-	boardLibrary = "#!lua name=" + boardName + "\n" + strings.ReplaceAll(boardText, "NAME", boardName)
+	boardLibrary = newLibrary("weir_board", boardText, boardText)
 
-	functionPost   = boardName + "_post"
-	functionRemove = boardName + "_remove"
-	functionFacts  = boardName + "_facts"
+	functionPost   = boardLibrary.name + "_post"
+	functionRemove = boardLibrary.name + "_remove"
+	functionFacts  = boardLibrary.name + "_facts"
 )
 
 const (
@@ -77,8 +74,7 @@ func (s *Store) askBoard(ctx context.Context, function, kind string, args []stri
 	keys := s.boardKeys(kind)
 	for loads := 0; ; loads++ {
 		result := s.do(ctx, c.other, true, func(b rueidis.Builder) rueidis.Completed {
-			return b.Arbitrary("FCALL").Args(function,
-				strconv.Itoa(len(keys))).Keys(keys[0]).Args(keys[1:]...).Args(args...).Build()
+			return s.invoke(b, boardLibrary, "", function, keys, args)
 		})
 		err := result.Error()
 		if !isMissing(err) || loads == 3 {
@@ -87,7 +83,7 @@ func (s *Store) askBoard(ctx context.Context, function, kind string, args []stri
 			}
 			return result, err
 		}
-		if err := loadFunctions(ctx, c.other, boardLibrary); err != nil {
+		if err := s.load(ctx, c.other, boardLibrary); err != nil {
 			return rueidis.RedisResult{}, fmt.Errorf("redis store: %w", err)
 		}
 	}

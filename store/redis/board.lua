@@ -29,12 +29,12 @@ end
 
 -- sweep deletes facts that have expired, at most a thousand.
 local function sweep(keys, now)
-  local over = call('ZRANGE', keys[2], '-inf', format('%d', now), 'BYSCORE', 'LIMIT', 0, 1000)
+  local over = call('ZRANGEBYSCORE', keys[2], '-inf', format('%d', now), 'LIMIT', 0, 1000)
   for i = 1, #over do drop(keys, over[i]) end
 end
 
 local function lastChange(keys)
-  local last = call('ZRANGE', keys[3], 0, 0, 'REV', 'WITHSCORES')
+  local last = call('ZREVRANGE', keys[3], 0, 0, 'WITHSCORES')
   return last[2] and tonumber(last[2]) or 0
 end
 
@@ -46,7 +46,7 @@ end
 
 -- keep makes the keys live as long as their facts.
 local function keep(keys)
-  local last = call('ZRANGE', keys[2], 0, 0, 'REV', 'WITHSCORES')
+  local last = call('ZREVRANGE', keys[2], 0, 0, 'WITHSCORES')
   if not last[2] then
     call('DEL', keys[1], keys[2], keys[3])
     return
@@ -100,7 +100,7 @@ end
 local function read(keys, args)
   local now = begin(args[1])
   local from, limit = '(' .. args[2], tonumber(args[3])
-  local ids = call('ZRANGE', keys[3], from, '+inf', 'BYSCORE', 'LIMIT', 0, limit)
+  local ids = call('ZRANGEBYSCORE', keys[3], from, '+inf', 'LIMIT', 0, limit)
   local out = {call('HGET', keys[1], '') or '', args[2], #ids}
   for i = 1, #ids do
     local value, stop = call('HGET', keys[1], ids[i]), call('ZSCORE', keys[2], ids[i])

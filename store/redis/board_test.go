@@ -32,6 +32,7 @@ func testBoardInCluster(t *testing.T, cluster *redistest.Cluster) {
 
 // What the board holds takes no room in Redis once it is over.
 func TestBoardLeavesNothing(t *testing.T) {
+	redistest.NeedsFunctions(t) // it looks at the keys
 	server := redistest.Start(t)
 	s := open(t, redis.Options{URL: server.URL()})
 	now := func() int64 {
@@ -145,6 +146,7 @@ func TestBansOfNodes(t *testing.T) {
 // Messages can be lost: what changed is found by asking. And a Redis that has lost everything is
 // told again.
 func TestBoardWithoutMessages(t *testing.T) {
+	redistest.NeedsFunctions(t)
 	server := redistest.Start(t)
 	server.Do("ACL", "SETUSER", "weir", "on", ">secret", "~*", "resetchannels", "+@all")
 	url := "redis://weir:secret@" + server.Addr()

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -158,10 +159,13 @@ func (g *gate) block(t testing.TB, s *redis.Store) (pass func()) {
 // calls returns how many functions the server has called.
 func (g *gate) calls() (n int) {
 	text, _ := g.server.Do("INFO", "commandstats").(string)
-	if _, rest, ok := strings.Cut(text, "cmdstat_fcall:calls="); ok {
-		_, _ = fmt.Sscanf(rest, "%d", &n)
+	for _, command := range []string{"fcall", "evalsha"} { // a Redis 6 has no functions, but scripts
+		if _, rest, ok := strings.Cut(text, "cmdstat_"+command+":calls="); ok {
+			_, _ = fmt.Sscanf(rest, "%d", &n)
+			return n
+		}
 	}
-	return n
+	return 0
 }
 
 // together has n calls made at the same time while one is in flight, and waits for them. It reports
@@ -398,6 +402,7 @@ func TestOpenBeforeRedis(t *testing.T) {
 	}
 	mu.Lock()
 	defer mu.Unlock()
+	logged = slices.DeleteFunc(logged, func(line string) bool { return strings.Contains(line, "older than Redis 7") })
 	if len(logged) != 1 || !strings.Contains(logged[0], server.Addr()) {
 		t.Errorf("it logged %q, want one line that names the server", logged)
 	}

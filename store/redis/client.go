@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -69,7 +68,7 @@ func (s *Store) dial() bool {
 	c, err := s.newClients()
 	if err == nil {
 		ctx, cancel := context.WithTimeout(s.ctx, 5*time.Second)
-		if err = loadLibrary(ctx, c.other); err == nil {
+		if err = s.load(ctx, c.other, lua().library); err == nil {
 			_ = s.ping(ctx, c.other) // learns the names of the functions' memories
 		}
 		cancel()
@@ -148,40 +147,6 @@ func (t *target) options(o *Options) rueidis.ClientOption {
 	return options
 }
 
-// loadLibrary puts the functions on every master that is there.
-func loadLibrary(ctx context.Context, client rueidis.Client) error {
-	return loadFunctions(ctx, client, lua().text)
-}
-
-var errNoMaster = errors.New("no master was found")
-
-// loadFunctions puts a library on every master that is there.
-func loadFunctions(ctx context.Context, client rueidis.Client, library string) error {
-	var failed error
-	loaded := false
-	for _, node := range client.Nodes() {
-		// Not REPLACE: the library there has the same text, and its memory holds the last replies.
-		err := node.Do(ctx, node.B().Arbitrary("FUNCTION", "LOAD").Args(library).Build()).Error()
-		if e, ok := rueidis.IsRedisErr(err); ok {
-			switch {
-			case strings.HasPrefix(e.Error(), "READONLY"):
-				continue // a replica gets it from its master
-			case strings.Contains(e.Error(), "already exists"):
-				err = nil
-			}
-		}
-		loaded = loaded || err == nil
-		failed = errors.Join(failed, err)
-	}
-	switch {
-	case loaded:
-		return nil // a master that is away gets it when it misses it
-	case failed == nil:
-		return errNoMaster
-	}
-	return failed
-}
-
 // notCharged is an error of a call that has charged nothing.
 type notChargedError struct{ error }
 
@@ -197,18 +162,29 @@ var notRun = []string{"LOADING", "READONLY", "OOM", "NOPERM", "NOAUTH", "WRONGPA
 func didNothing(err error) bool {
 	if e, ok := rueidis.IsRedisErr(err); ok {
 		inside := strings.Contains(e.Error(), "script") || strings.Contains(e.Error(), "@user_")
-		return isMissing(err) || !inside && slices.ContainsFunc(notRun,
+		return isMissing(err) || refusedInScript(e) || !inside && slices.ContainsFunc(notRun,
 			func(code string) bool { return strings.HasPrefix(e.Error(), code) })
 	}
 	dial, ok := errors.AsType[*net.OpError](err)
 	return ok && dial.Op == "dial" || errors.Is(err, errAway)
 }
 
-// isMissing reports whether the function was missing, after FUNCTION FLUSH or on an empty server in
-// the old one's place.
+// refusedInScript reports whether Redis refused the first write of a script, as it refuses a function
+// before it runs. Nothing was written: the reason holds for all writes of a script.
+func refusedInScript(e *rueidis.RedisError) bool {
+	text := e.Error()
+	return strings.Contains(text, "READONLY You can't write against a read only replica") ||
+		strings.Contains(text, "OOM command not allowed when used memory") ||
+		strings.Contains(text, "MISCONF Redis is configured to save") ||
+		strings.Contains(text, "NOREPLICAS Not enough good replicas")
+}
+
+// isMissing reports whether the function was missing: after FUNCTION FLUSH or SCRIPT FLUSH, or on a
+// server in the old one's place, which may be older.
 func isMissing(err error) bool {
 	e, ok := rueidis.IsRedisErr(err)
-	return ok && strings.Contains(e.Error(), "Function not found")
+	return ok && (strings.Contains(e.Error(), "Function not found") || strings.HasPrefix(e.Error(), "NOSCRIPT") ||
+		noFunctions(err))
 }
 
 // mayNot reports whether the user is not permitted to do something.
@@ -266,7 +242,7 @@ func (s *Store) reload(ctx context.Context, client rueidis.Client) error {
 		return nil
 	}
 	s.metrics.loads.Add(1)
-	err := loadLibrary(ctx, client)
+	err := s.load(ctx, client, lua().library)
 	s.masterless.Store(errors.Is(err, errNoMaster))
 	if errors.Is(err, errNoMaster) {
 		s.redial()
@@ -279,8 +255,7 @@ func (s *Store) call(ctx context.Context, client rueidis.Client, function string
 	args []string) (rueidis.RedisResult, error) {
 	s.metrics.calls.Add(1)
 	result := s.do(ctx, client, true, func(b rueidis.Builder) rueidis.Completed {
-		return b.Arbitrary("FCALL").Args(function,
-			strconv.Itoa(len(keys))).Keys(keys[0]).Args(keys[1:]...).Args(args...).Build()
+		return s.invoke(b, lua().library, "", function, keys, args)
 	})
 	return result, result.Error()
 }

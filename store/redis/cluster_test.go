@@ -18,6 +18,7 @@ import (
 // TestCluster has the tests that need a cluster share one: it takes two seconds until it takes
 // writes. Each begins with none of their keys.
 func TestCluster(t *testing.T) {
+	redistest.NeedsFunctions(t)
 	t.Parallel()
 	cluster := redistest.StartCluster(t, 3, 0)
 	for _, test := range []struct {

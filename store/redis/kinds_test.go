@@ -178,6 +178,7 @@ func testChangingLimits(t *testing.T, stores []*redis.Store,
 // TestMarginExpiry: neither the state of a margin nor the state of a limit that changes goes before
 // it makes no difference any more.
 func TestMarginExpiry(t *testing.T) {
+	redistest.NeedsFunctions(t) // it looks at the keys
 	server := redistest.Start(t)
 	for i, shape := range shapes {
 		if shape.c.Algorithm == algo.Concurrency {

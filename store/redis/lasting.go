@@ -58,9 +58,9 @@ func (t *target) adviceOn(answer string) string {
 	}
 	switch {
 	case strings.Contains(lower, "unknown command") &&
-		(strings.Contains(lower, "function") || strings.Contains(lower, "fcall")):
+		(strings.Contains(lower, "script") || strings.Contains(lower, "evalsha")):
 		return fmt.Sprintf(
-			"Redis at %s is too old: it has no functions (FUNCTION, FCALL), which came with Redis 7 (Valkey 7.2); upgrade it to 7 or newer, or name another server in the store's URL", t)
+			"Redis at %s has neither functions (FUNCTION, FCALL: Redis 7, Valkey 7.2) nor scripts (SCRIPT, EVALSHA): let it have one of the two, or name another server in the store's URL", t)
 	case code == "NOPERM", strings.Contains(lower, "the user executing the script can't"):
 		return fmt.Sprintf(
 			"Redis at %s does not let the user %s do what Weir needs: give it the permissions that docs/operating/redis.md lists (ACL SETUSER %s …)", t, user, user)

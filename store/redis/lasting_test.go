@@ -16,16 +16,19 @@ import (
 // TestLasting: an error that does not pass by itself says what to do about it: to a check, to a
 // probe and to a decision.
 func TestLasting(t *testing.T) {
+	redistest.NeedsFunctions(t)
 	t.Parallel()
-	// A Redis before 7 answers as one does that has no such command.
-	old := redistest.Start(t, `rename-command FUNCTION ""`, `rename-command FCALL ""`)
+	// A Redis that must run no code of others answers as one does that has no such command.
+	bare := redistest.Start(t, `rename-command FUNCTION ""`, `rename-command FCALL ""`, `rename-command EVALSHA ""`)
+	barest := redistest.Start(t, `rename-command FUNCTION ""`, `rename-command FCALL ""`, `rename-command SCRIPT ""`)
 	server := redistest.Start(t)
 	server.Do("ACL", "SETUSER", "calls", "on", ">p", "~weir:*", "&weir:*", "+function|load", "+fcall")
 	server.Do("ACL", "SETUSER", "loads", "on", ">p", "~weir:*", "&weir:*", "+function|load")
 	server.Do("CONFIG", "SET", "requirepass", "secret")
 	at := func(user string) string { return "redis://" + user + "@" + server.Addr() }
 	for name, test := range map[string]struct{ url, advice string }{
-		"too old":                     {old.URL(), "upgrade it to 7 or newer"},
+		"no EVALSHA":                  {bare.URL(), "neither functions"},
+		"no SCRIPT":                   {barest.URL(), "neither functions"},
 		"no password":                 {"redis://" + server.Addr(), "correct the user and the password"},
 		"wrong password":              {at("calls:bad"), "correct the user and the password"},
 		"may not call":                {at("loads:p"), "the permissions that docs/operating/redis.md lists"},
@@ -67,6 +70,7 @@ func TestLasting(t *testing.T) {
 // TestWrongType: where another program has written what Weir keeps reservations in, that does not
 // pass by itself either. (What lies where a counter should be is overwritten.)
 func TestWrongType(t *testing.T) {
+	redistest.NeedsFunctions(t)
 	t.Parallel()
 	server := redistest.Start(t)
 	s := open(t, redis.Options{URL: server.URL()})

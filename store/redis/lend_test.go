@@ -65,6 +65,7 @@ func leases() map[string]algo.Config {
 // the last moment, would make no difference any more. A state goes no sooner than the units that
 // are to be charged to it: in a bucket they come on top of its level.
 func TestLendExpiry(t *testing.T) {
+	redistest.NeedsFunctions(t) // it looks at the keys
 	server := redistest.Start(t)
 	n := 0
 	for name, cfg := range leases() {

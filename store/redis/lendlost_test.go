@@ -104,6 +104,7 @@ func TestLendRestart(t *testing.T) {
 // TestLendPartLost: where the record has a key of its own, either may be lost alone, as when a
 // failover comes between two calls.
 func TestLendPartLost(t *testing.T) {
+	redistest.NeedsFunctions(t) // it looks at the keys
 	server := redistest.Start(t)
 	s := open(t, redis.Options{URL: server.URL()})
 	for _, record := range []bool{false, true} {

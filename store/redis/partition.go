@@ -15,12 +15,13 @@ import (
 // and are sent together as the next one (batch.go). No timer is involved, so that a decision that
 // finds the partition idle is sent at once.
 type partition struct {
-	store    *Store
-	number   int
-	prefix   string // of its keys, with the hash tag
-	detector waiting.Detector
-	answers  atomic.Uint64 // decisions that Redis has made
-	memory   atomic.Uint32 // the name of the functions' memory, as heard last (again.go); 0: not yet
+	store      *Store
+	number     int
+	prefix     string // of its keys, with the hash tag
+	scriptKeys string // the beginning of the keys of a script's memory (kept.lua)
+	detector   waiting.Detector
+	answers    atomic.Uint64 // decisions that Redis has made
+	memory     atomic.Uint32 // the name of the functions' memory, as heard last (again.go); 0: not yet
 
 	mu        sync.Mutex
 	waiting   []*call

@@ -118,6 +118,7 @@ type Store struct {
 	clients atomic.Pointer[clients]
 	failure atomic.Pointer[error] // why there are none
 	loading sync.Mutex
+	scripts atomic.Bool // a server is too old for functions
 	// no master was found when the functions were last loaded
 	masterless atomic.Bool
 	stop       context.CancelFunc
@@ -186,6 +187,7 @@ func Open(o Options) (*Store, error) {
 	for i, tag := range tags {
 		p := &partition{store: s, number: i, prefix: o.Prefix + formatVersion + tag, wake: make(chan struct{}, 1),
 			swapLock: make(chan struct{}, 1), swapLane: newLane()}
+		p.scriptKeys = p.prefix + ":script:"
 		p.lane = newLane()
 		p.detector.Begin(s.monotonic())
 		s.partitions = append(s.partitions, p)

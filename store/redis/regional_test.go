@@ -20,6 +20,7 @@ import (
 
 // TestRegional: Redis tells and hears as the pure algorithms do.
 func TestRegional(t *testing.T) {
+	redistest.NeedsFunctions(t)
 	server := redistest.Start(t)
 	storetest.Regional(t, emptied(redis.Options{URL: server.URL()}, server))
 }
@@ -42,6 +43,7 @@ func made(t testing.TB, s *redis.Store, changes ...store.Change) ([]store.Change
 // TestChangeExpiry: a state that was changed goes when it makes no difference any more, no sooner,
 // and without leases hardly later: the same as a state that was charged.
 func TestChangeExpiry(t *testing.T) {
+	redistest.NeedsFunctions(t) // it looks at the keys
 	server := redistest.Start(t)
 	configs := map[string]algo.Config{}
 	for name, cfg := range leases() {
@@ -121,6 +123,7 @@ func TestChangeExpiry(t *testing.T) {
 // TestChangeKeepsNeighbours: a change of one state leaves those that lie in the same value, for as
 // long as they were to be kept.
 func TestChangeKeepsNeighbours(t *testing.T) {
+	redistest.NeedsFunctions(t) // it looks at the keys
 	server := redistest.Start(t)
 	s := open(t, redis.Options{URL: server.URL()})
 	long, short := counterOf(t, algo.Config{Algorithm: algo.FixedWindow, N: 9, Window: algo.MaxWindow,
@@ -246,6 +249,7 @@ func TestReaderConnectsAnew(t *testing.T) {
 // TestLogIsLost: a server that forgot its log shows a gap, and reading goes on with later entries.
 // The position up to which it was heard is forgotten with the states.
 func TestLogIsLost(t *testing.T) {
+	redistest.NeedsFunctions(t)
 	server := redistest.Start(t)
 	s := open(t, redis.Options{URL: server.URL()})
 	entry := func(units int64) []store.Told {
@@ -311,6 +315,7 @@ func TestLogIsLost(t *testing.T) {
 // TestLogThatWasEmpty: the position of a log in which nothing was told yet shows a gap, too, if
 // what came after it is gone.
 func TestLogThatWasEmpty(t *testing.T) {
+	redistest.NeedsFunctions(t)
 	server := redistest.Start(t)
 	s := open(t, redis.Options{URL: server.URL()})
 	read := func(after string) (units int64, next string, gap bool) {

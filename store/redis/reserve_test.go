@@ -113,6 +113,7 @@ func testReservations(t *testing.T, url string) {
 
 // TestReservationsExpire: what nobody asks for any more does not stay for ever.
 func TestReservationsExpire(t *testing.T) {
+	redistest.NeedsFunctions(t) // it looks at the keys
 	server := redistest.Start(t)
 	store := open(t, redis.Options{URL: server.URL(), Prefix: "r:"})
 	if err := store.Hold(t.Context(), "id", []byte("note"), time.Second); err != nil {

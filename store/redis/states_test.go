@@ -18,6 +18,7 @@ import (
 // TestFunctionFlush: somebody throws the functions away under load. Nothing fails, and nothing is
 // charged twice.
 func TestFunctionFlush(t *testing.T) {
+	redistest.NeedsFunctions(t) // it looks at the keys
 	server := redistest.Start(t)
 	fleet := startFleet(t, 3)
 	fleet.open(redis.Options{URL: server.URL()})
@@ -91,6 +92,7 @@ func onlyKey(t *testing.T, server *redistest.Server, prefix string) string {
 // TestForeignStates: what lies at a key is no state: of another type, cut off, too long, or noise.
 // It counts as fresh and is written over; and the decisions that go along are as ever.
 func TestForeignStates(t *testing.T) {
+	redistest.NeedsFunctions(t) // it looks at the keys
 	server := redistest.Start(t)
 	rnd := rand.New(rand.NewPCG(redis.Seed(t), 0))
 	step := effort.Of(7, 1) // 15 bytes are among them
@@ -234,6 +236,7 @@ func (f *foreign) check(t *testing.T, what string, st *algo.State, n int, got ou
 
 // TestExpiry: a key goes with the first millisecond at which it is as good as fresh.
 func TestExpiry(t *testing.T) {
+	redistest.NeedsFunctions(t) // it looks at the keys
 	server := redistest.Start(t)
 	for i, shape := range shapes {
 		t.Run(shape.name, func(t *testing.T) {

@@ -54,6 +54,7 @@ type swapPlan struct {
 	failFast bool  // do not wait while a slot is migrating
 	asKept   bool  // records keep the length of their generations
 	changes  int64 // number of the last change when it was read
+	readAt   int64 // when, by the monotonic clock
 	values   []value
 	states   []stateRef
 	byKey    map[string]int   // index of a value
@@ -200,6 +201,9 @@ func (p *partition) trySwap(
 	return done, nil
 }
 
+// mostBetween is how long after its values were read a plan may be committed.
+const mostBetween = 30 * time.Second
+
 // readHead is how many values begin a reply of read in weir.lua.
 const readHead = 3
 
@@ -225,6 +229,7 @@ func (s *swapPlan) read(ctx context.Context, client rueidis.Client) (now int64, 
 	if now, err = raw[0].AsInt64(); err != nil {
 		return 0, err
 	}
+	s.readAt = s.p.store.monotonic()
 	if s.changes, err = raw[1].AsInt64(); err != nil {
 		return 0, err
 	}
@@ -404,6 +409,9 @@ func (s *swapPlan) commit(ctx context.Context, client rueidis.Client, now int64)
 	}
 	if !changed {
 		return true, nil
+	}
+	if s.p.store.monotonic()-s.readAt > int64(mostBetween) {
+		return false, nil // a script may have forgotten a change since (CHANGED in kept.lua)
 	}
 	l := s.p.swapLane
 	l.next(s.p.memory.Load())

@@ -117,6 +117,9 @@ func (s *Store) Tell(ctx context.Context, part int, told []store.Told) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.o.Timeout)
 	defer cancel()
+	if err := s.needsFunctions("regions"); err != nil {
+		return notChargedError{err}
+	}
 	c := clients.other
 	key, most := p.toldKey(), strconv.Itoa(s.toldEntries())
 	var adds []rueidis.Completed
@@ -162,6 +165,9 @@ func (s *Store) Told(
 	}
 	clients, err := s.connected()
 	if err != nil {
+		return nil, "", false, 0, err
+	}
+	if err := s.needsFunctions("regions"); err != nil {
 		return nil, "", false, 0, err
 	}
 	c, key := clients.other, p.toldKey()

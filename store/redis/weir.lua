@@ -833,26 +833,8 @@ end
 --   * a key that was missing may have been written, and have expired again: what it counted would
 --     be lost.
 -- Both are numbered, for the limits of which the node decides in the ordinary course of things
--- (S.swapped). read returns the current number, and swap fails if the key got a later one. A number
--- is kept until KEPT other keys got one, at least. lost is the last number that may be missing.
-local KEPT = 4096
-local changes, changeOf, newKeys, olderChangeOf, olderEnd, lost = 0, {}, 0, {}, 0, 0
-
-local function noteChange(key)
-  if not changeOf[key] then
-    if newKeys >= KEPT then
-      olderChangeOf, changeOf, newKeys = changeOf, {}, 0
-      lost, olderEnd = olderEnd, changes
-    end
-    newKeys = newKeys + 1
-  end
-  changes = changes + 1
-  changeOf[key] = changes
-end
-
-local function changedSince(key, number)
-  return max(lost, changeOf[key] or olderChangeOf[key] or 0) > number
-end
+-- (S.swapped). read returns the current number, and swap fails if the key got a later one.
+local noteChange, changedSince, lastChange -- in memory.lua or kept.lua
 
 -- before returns, as text, how many bytes come before a place.
 local texts = {}
@@ -902,7 +884,7 @@ local function rewrite(S, i, key, v, bodies, stops)
   return value
 end
 
--- memory names the memory of this library in this server, see once; 0 before the first call.
+-- memory names the memory in which replies are kept, see once; 0 before the first call.
 local memory = 0
 
 local function clock()
@@ -910,12 +892,28 @@ local function clock()
   return t[1] * 1000000 + t[2]
 end
 
+-- Calls whose answer is lost. What must happen once is called through once: the node sends such a
+-- call again, over another connection, and whichever of the two comes first is made. The other one
+-- gets the reply of the first, or an error if its connection is gone anyway.
+--
+-- A node has lanes. In each it has one call under way at a time, so that the last number and the
+-- last reply of a lane are all there is to keep. The memory in which they are kept has a name: it
+-- is another one where what was done before is not known. So a call that may have been sent to
+-- another memory is not made.
+local NONE = {} -- in place of a reply: the call failed, or it was too long ago
+
+-- laneOf returns the last number of a lane, and the reply to it. answer makes a call, and keeps its
+-- number and its reply. nameMemory sets memory.
+local laneOf, answer, nameMemory
+
+MEMORY
+
 -- begin prepares a call. text is its instant, or '' for the server's clock.
 local function begin(text)
   if not call then
     init()
     initAlgorithms()
-    memory = clock() % 4294967295 + 1
+    nameMemory()
   end
   virtual = text ~= ''
   if virtual then
@@ -925,46 +923,15 @@ local function begin(text)
   end
 end
 
--- Calls whose answer is lost. What must happen once is called through once: the node sends such a
--- call again, over another connection, and whichever of the two comes first is made. The other one
--- gets the reply of the first, or an error if its connection is gone anyway.
---
--- A node has lanes. In each it has one call under way at a time, so that the last number and the
--- last reply of a lane are all there is to keep. They are kept in the memory of the library, which
--- costs no command. That memory has a name: it is another one after a restart, in a server that
--- takes the place of another, and after the functions were flushed. What was done before is not
--- known in it; so a call that may have been sent to another memory is not made.
-local NONE = {} -- in place of a reply: the call failed, or it was too long ago
-local LANES, KEEP = 4096, 10000000 -- how many are kept; µs for which a reply is kept, at least
--- Of each lane: the last number, the reply to it, and the last number when tidy was called last.
-local lanes, due = {}, 0
-
--- tidy forgets the replies of lanes that were not used for a while, and where there are many, the
--- lanes.
-local function tidy()
-  due = now + KEEP
-  local n = 0
-  for _ in pairs(lanes) do n = n + 1 end
-  for lane, of in pairs(lanes) do
-    if of[3] ~= of[1] then
-      of[3] = of[1]
-    elseif n > LANES then
-      lanes[lane] = nil
-    else
-      of[2] = NONE
-    end
-  end
-end
-
 -- known returns true and the reply for a call that comes again, or too late; false if it is to be
 -- made.
-local function known(l, number, of, again)
-  if again == 1 and l[1] == number then
-    if l[2] ~= NONE then return true, l[2] end
-  elseif again == 1 and l[1] < number and of == memory then
+local function known(last, reply, number, of, again)
+  if again == 1 and last == number then
+    if reply ~= NONE then return true, reply end
+  elseif again == 1 and last < number and of == memory then
     -- A lane that has made nothing here was forgotten, unless this is its first call: the node
     -- sends all calls of a lane to one memory, and each after the answer to the one before.
-    if l[1] ~= 0 or number == 1 then return false end
+    if last ~= 0 or number == 1 then return false end
   end
   return true, redis.error_reply(go.lostReply)
 end
@@ -977,23 +944,12 @@ local function once(f)
     local text = args[1]
     begin(#text > go.identitySize and string.sub(text, go.identitySize + 1) or '')
     local lane, number, of, again = decode(go.identityFormat, text)
-    local l = lanes[lane]
-    if not l then
-      l = {0, NONE, 0}
-      lanes[lane] = l
+    local last, reply = laneOf(lane)
+    if again == 1 or number <= last then
+      local is, before = known(last, reply, number, of, again)
+      if is then return before end
     end
-    if again == 1 or number <= l[1] then
-      local is, reply = known(l, number, of, again)
-      if is then return reply end
-    end
-    if now > due or now < due - KEEP then
-      tidy()
-      lanes[lane] = l
-    end
-    l[1], l[2] = number, NONE
-    local reply = f(keys, args)
-    l[2] = reply
-    return reply
+    return answer(lane, number, f, keys, args)
   end
 end
 
@@ -1319,7 +1275,7 @@ end
 -- the values of KEYS.
 local function read(keys, args)
   begin(args[1])
-  local out = {now, changes, memory}
+  local out = {now, lastChange(), memory}
   for i = 1, #keys, BATCH do
     local vals = readValues(keys, i, #keys)
     for j = 1, #vals do out[#out + 1] = vals[j] end

@@ -15,7 +15,7 @@ import (
 // units were borrowed.
 func TestLoanEndsRefusals(t *testing.T) {
 	c := borrowable(t, algo.Config{Algorithm: algo.FixedWindow, N: 2000, Window: 30 * 24 * time.Hour, Lease: 10,
-		LeaseFor: 10 * time.Second}, rule.Regions{Tell: 2})
+		LeaseFor: algo.MaxLeaseFor}, rule.Regions{Tell: 2})
 	own, other := newMemory(t), newMemory(t)
 	leases, err := lease.New(own, lease.Options{})
 	if err != nil {

@@ -87,13 +87,22 @@ func Board(t *testing.T, open func(t *testing.T, clock func() int64) store.Board
 		t.Errorf("%d facts of %d: %v", len(facts), len(many), err)
 	}
 
-	// Watch reports the existing facts, including removed ones, and then each change.
+	// Watch reports the existing facts, including removed ones, and then each change. If the steps
+	// below take long, it tells some again.
 	watching, cancel := context.WithCancel(ctx)
 	told := make(chan string, 100)
 	ended := make(chan error)
+	before := make(map[string]bool)
 	go func() {
-		ended <- board.Watch(watching, "a",
-			func(facts []store.Fact, anew bool) { told <- fmt.Sprintf("%v %s", anew, factsText(facts)) })
+		ended <- board.Watch(watching, "a", func(facts []store.Fact, anew bool) {
+			news := slices.DeleteFunc(factTexts(facts), func(text string) bool { return before[text] })
+			for _, text := range news {
+				before[text] = true
+			}
+			if anew || len(news) > 0 {
+				told <- fmt.Sprintf("%v %s", anew, strings.Join(news, "; "))
+			}
+		})
 	}()
 	next := func() string {
 		t.Helper()
@@ -115,9 +124,11 @@ func Board(t *testing.T, open func(t *testing.T, clock func() int64) store.Board
 	}
 }
 
-// factsText writes facts by id. An age may be a few microseconds off.
-func factsText(facts []store.Fact) string {
-	var list []string
+// factsText writes facts by id.
+func factsText(facts []store.Fact) string { return strings.Join(factTexts(facts), "; ") }
+
+// factTexts writes each of the facts, by id. An age may be a few microseconds off.
+func factTexts(facts []store.Fact) (list []string) {
 	for _, f := range facts {
 		text := fmt.Sprintf("%q=%q", f.ID, f.Data)
 		if f.Removed {
@@ -126,5 +137,5 @@ func factsText(facts []store.Fact) string {
 		list = append(list, fmt.Sprintf("%s %s %s", text, f.TTL, f.Age.Round(time.Millisecond)))
 	}
 	slices.Sort(list)
-	return strings.Join(list, "; ")
+	return list
 }

@@ -16,6 +16,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -83,6 +84,7 @@ type Nodes struct {
 	clock    clock
 	begun    time.Time
 	stats    counters
+	popsOne  atomic.Bool // Redis cannot take several answers off a list at once
 }
 
 // kind holds the handler for a kind of question, and the counts of this node's own questions of
@@ -302,15 +304,15 @@ func (n *Nodes) admit(ctx context.Context, c rueidis.Client, key string) (bool, 
 	sent := time.Now()
 	ctx, cancel := context.WithDeadline(ctx, sent.Add(n.o.Wait+grace)) // a Redis that hangs is not waited for
 	defer cancel()
-	r := c.DoMulti(ctx,
-		c.B().Incr().Key(key).Build(),
-		// NX: the second runs from the first question. Each question sends it, so that losing one
-		// does no harm.
-		c.B().Pexpire().Key(key).Milliseconds(1000).Nx().Build(),
-		c.B().Time().Build())
+	r := c.DoMulti(ctx, c.B().Incr().Key(key).Build(), c.B().Pttl().Key(key).Build(), c.B().Time().Build())
 	count, err := r[0].AsInt64()
-	if err == nil {
-		err = r[1].Error()
+	if err != nil {
+		return false, err
+	}
+	left, err := r[1].AsInt64()
+	if err == nil && left < 0 {
+		// The second runs from the first question. Where that was lost, another one sees to it.
+		err = c.Do(ctx, c.B().Pexpire().Key(key).Milliseconds(1000).Build()).Error()
 	}
 	if err != nil {
 		return false, err
@@ -339,9 +341,7 @@ func (n *Nodes) collect(ctx context.Context, c rueidis.Client, id string, others
 		if left < time.Millisecond {
 			return missing
 		}
-		pop := c.B().Blmpop().Timeout(left.Seconds()).Numkeys(1).Key(key).Left().Count(int64(min(others,
-			onceBy))).Build()
-		got, err := c.Do(ctx, pop).AsLMPop()
+		got, err := n.pop(ctx, c, key, min(others, onceBy), left)
 		if err != nil { // nothing came in time, or Redis went away
 			if !rueidis.IsRedisNil(err) && !errors.Is(err, context.DeadlineExceeded) {
 				cause = causeOf(err)
@@ -351,7 +351,7 @@ func (n *Nodes) collect(ctx context.Context, c rueidis.Client, id string, others
 			}
 			return missing
 		}
-		for _, text := range got.Values {
+		for _, text := range got {
 			name, data, err := n.codec.unpack(text)
 			if err != nil {
 				missing[Unreadable]++
@@ -368,6 +368,23 @@ func (n *Nodes) collect(ctx context.Context, c rueidis.Client, id string, others
 		}
 	}
 	return missing
+}
+
+// pop takes at most so many answers off a list, of which it waits for the first.
+func (n *Nodes) pop(ctx context.Context, c rueidis.Client, key string, most int, wait time.Duration) ([]string, error) {
+	if !n.popsOne.Load() {
+		got, err := c.Do(ctx, c.B().Blmpop().Timeout(wait.Seconds()).Numkeys(1).Key(key).Left().Count(int64(most)).
+			Build()).AsLMPop()
+		if e, ok := rueidis.IsRedisErr(err); !ok || !strings.Contains(e.Error(), "unknown command") {
+			return got.Values, err
+		}
+		n.popsOne.Store(true) // it is older than Redis 7
+	}
+	pair, err := c.Do(ctx, c.B().Blpop().Key(key).Timeout(wait.Seconds()).Build()).AsStrSlice()
+	if err != nil || len(pair) != 2 {
+		return nil, err
+	}
+	return pair[1:], nil
 }
 
 func (n *Nodes) channel() string { return n.o.Prefix + format + "ask" }

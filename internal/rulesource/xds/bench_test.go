@@ -29,8 +29,8 @@ func stopped() *time.Timer {
 	return t
 }
 
-// BenchmarkTake takes sets of 1,000 domains with 10 limits each and puts them in force: an unchanged
-// one, one of which a domain changed, and one that is all new.
+// BenchmarkTake takes sets of 1,000 domains with 10 limits each and puts them in force: one that is
+// as before, one of which a domain changed, and one that is all new.
 func BenchmarkTake(b *testing.B) {
 	const domains, limits = 1000, 10
 	for _, changes := range []int{0, 1, domains} {

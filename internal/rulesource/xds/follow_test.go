@@ -272,8 +272,8 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// TestSettle: a server that comes back with some of the domains does not take the others away before
-// they have had the time to come; one that is told on the same stream goes at once.
+// TestSettle: a server that comes back with some of the domains does not take the others away
+// before they have had the time to come; one that is told on the same stream goes at once.
 func TestSettle(t *testing.T) {
 	t.Parallel()
 	s := xdstest.New(t, nil)

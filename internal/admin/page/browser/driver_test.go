@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -339,11 +340,16 @@ func (b *tab) log() (l log) {
 }
 
 // clean fails the test if the page wrote errors, or asked other hosts.
-func (b *tab) clean(where string) {
+func (b *tab) clean(where string) { b.t.Helper(); b.cleanBut(where, "") }
+
+// cleanBut is clean where errors that contain a text may be; without a text none may.
+func (b *tab) cleanBut(where, but string) {
 	b.t.Helper()
 	l := b.log()
 	for _, e := range l.Errors {
-		b.t.Errorf("%s: the console says: %s", where, e)
+		if but == "" || !strings.Contains(e, but) {
+			b.t.Errorf("%s: the console says: %s", where, e)
+		}
 	}
 	for _, h := range l.Hosts {
 		b.t.Errorf("%s: asks another host: %s", where, h)

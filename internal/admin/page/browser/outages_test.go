@@ -2,11 +2,17 @@ package browser
 
 import (
 	"encoding/json"
+	"os/exec"
+	"strconv"
 	"strings"
 	"testing"
 
+	"github.com/weir-rl/weir/internal/rulesource/ruledb"
 	"github.com/weir-rl/weir/internal/testkit/patience"
+	"github.com/weir-rl/weir/internal/testkit/pgtest"
 	"github.com/weir-rl/weir/internal/testkit/redistest"
+	"github.com/weir-rl/weir/internal/testkit/testproc"
+	"github.com/weir-rl/weir/rule/file"
 )
 
 const outageRules = `domain: shop
@@ -128,3 +134,165 @@ const band = `() => {
 	for (let i = 0; i < data.length; i += 4) if (data[i + 3] === 255 && Math.abs(data[i] - r) + Math.abs(data[i + 1] - g) + Math.abs(data[i + 2] - b) < 12) n++;
 	return n >= 8;
 }`
+
+// others is an outage of something else than the store of counters.
+type others struct {
+	title, does, summary string
+	metric               string // its line
+	away, back           func(value float64) bool
+	cut, mend            func()
+}
+
+// TestOutageRegion: while another region is cut off, the page, the terminal, the API and the
+// metrics say so, and afterwards from when to when. Decisions go on.
+func TestOutageRegion(t *testing.T) {
+	t.Parallel()
+	d := chromium(t)
+	eu, us := redistest.Start(t), redistest.Start(t)
+	link := redistest.Proxy(t, us.Addr())
+	in := func(region, own, peer, url string) *server {
+		return serve(t, map[string]string{"rules/shop.yaml": regionalRules}, "--store", own, "--store-deadline", "30s", "--store-timeout", "30s",
+			"--region", region, "--regions-weights", "eu=2,us=1", "--regions-stores", peer+"="+url)
+	}
+	s := in("eu", eu.URL(), "us", "redis://"+link.Addr())
+	far := in("us", us.URL(), "eu", eu.URL())
+	outageOf(t, d, s, others{
+		title: "Region us away", does: "limits by earlier reports, and by the ceilings.",
+		summary: "what it admitted was not heard, and ceilings held instead",
+		metric:  `weir_region_staleness_seconds{peer="us"}`,
+		away:    func(v float64) bool { return v > 3 },
+		back:    func(v float64) bool { return v >= 0 && v < 3 },
+		cut:     func() { link.Refuse(); link.Cut() }, mend: link.Pass,
+	})
+	// The other region has heard this one all the while.
+	if _, body := far.api("GET", "/api/v1/outages", ""); strings.Contains(body, "Region eu") {
+		t.Error(body)
+	}
+}
+
+// TestOutageRules: the same of a PostgreSQL that holds the rules, while the store stays.
+func TestOutageRules(t *testing.T) {
+	t.Parallel()
+	d := chromium(t)
+	server := pgtest.Start(t)
+	address, err := ruledb.Parse(server.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ruledb.Init(t.Context(), address); err != nil {
+		t.Fatal(err)
+	}
+	db, err := ruledb.Open(t.Context(), address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := []file.Source{{Name: "shop.yaml", Data: []byte(outageRules)}}
+	_, err = db.Push(t.Context(), ruledb.Change{Files: files, Author: "bob", Origin: ruledb.Push})
+	_ = db.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := serve(t, nil, "--rules", server.URL(), "--rules-db-every", "300ms", "--store", redistest.Start(t).URL(), "--store-deadline", "30s",
+		"--store-timeout", "30s")
+	outageOf(t, d, s, others{
+		title: "Database of the rules away", does: "goes on by the rules in force.",
+		summary: "the rules in force stayed, and no change of them arrived",
+		metric:  "weir_rules_behind", // after a minute
+		away:    func(v float64) bool { return v == 1 },
+		back:    func(v float64) bool { return v == 0 },
+		cut:     server.Kill, mend: server.Restart,
+	})
+}
+
+// metric is the value of a line of the metrics; -1 if there is none.
+func (s *server) metric(line string) float64 {
+	s.t.Helper()
+	_, body := s.api("GET", "/metrics", "")
+	for text := range strings.Lines(body) {
+		if rest, ok := strings.CutPrefix(text, line+" "); ok {
+			v, err := strconv.ParseFloat(strings.TrimSpace(rest), 64)
+			if err != nil {
+				s.t.Fatal(err)
+			}
+			return v
+		}
+	}
+	return -1
+}
+
+func outageOf(t *testing.T, d *driver, s *server, x others) {
+	t.Helper()
+	b := d.open(t, s.admin, desktop)
+	b.visit("/")
+	b.until("the overview is there", `() => document.querySelector('.tiles')`, nil)
+	patience.Until(t, "nothing is away", func() bool {
+		_, body := s.api("GET", "/api/v1/outages", "")
+		return x.back(s.metric(x.metric)) && !strings.Contains(body, `"to": null`)
+	})
+	_, before := s.api("GET", "/api/v1/outages", "")
+	earlier := strings.Count(before, x.title) // it was not heard when it had not started yet
+
+	x.cut()
+	patience.Until(t, "the node finds out", func() bool {
+		_, body := s.api("GET", "/api/v1/outages", "")
+		return strings.Contains(body, x.title) && strings.Contains(body, `"to": null`)
+	})
+	patience.Until(t, "the metrics say so", func() bool { return x.away(s.metric(x.metric)) })
+	if status, _ := s.ask("path", "/search", "user", "ada"); status != 200 {
+		t.Errorf("a request meanwhile: %d", status)
+	}
+	const since = `([title, rest]) => new RegExp('^!?\\s*' + title + ' since (\\d+ \\w+, )?\\d\\d:\\d\\d:\\d\\d' + rest)`
+	b.until("the banner says what the node does",
+		`(x) => { const e = document.querySelector('#banner.bad'); return e?.checkVisibility() && (`+since+`)(x).test(e.innerText); }`,
+		[]string{x.title, `\. Meanwhile \S+ ` + x.does})
+	b.until("the overview has a card",
+		`(x) => [...document.querySelectorAll('.looks li')].some((e) => (`+since+`)(x).test(e.innerText))`, []string{x.title, ": " + x.summary})
+	b.accessible("an outage that lasts")
+	b.clean("an outage that lasts")
+	if out := s.top(t); !strings.Contains(out, "\n"+x.title+" since ") || !strings.Contains(out, ": "+x.summary) {
+		t.Errorf("weir top says\n%s", out)
+	}
+
+	x.mend()
+	patience.Until(t, "the outage is over", func() bool {
+		_, body := s.api("GET", "/api/v1/outages", "")
+		return !strings.Contains(body, `"to": null`)
+	})
+	patience.Until(t, "the metrics say so", func() bool { return x.back(s.metric(x.metric)) })
+	if _, after := s.api("GET", "/api/v1/outages", ""); strings.Count(after, x.title) > earlier+1 {
+		t.Errorf("one outage is told as several: %s", after)
+	}
+	b.until("the banner is gone", `() => !document.querySelector('#banner').checkVisibility()`, nil)
+	const told = `([title, summary]) => [...document.querySelectorAll('.looks li')].some((e) => new RegExp('^!?\\s*' + title + ' (\\d+ \\w+, )?\\d\\d:\\d\\d:\\d\\d to (\\d+ \\w+, )?\\d\\d:\\d\\d:\\d\\d: ' + summary).test(e.innerText))`
+	for _, l := range []look{desktop, looks["phone"]} {
+		b := d.open(t, s.admin, l)
+		for _, view := range []string{"/", "/history"} {
+			b.visit(view)
+			b.until("the outage has its times on "+view, told, []string{x.title, x.summary})
+			b.accessible("an outage on " + view)
+			if wide := b.sideways(); wide > 0 {
+				t.Errorf("%s is %d px too wide", view, wide)
+			}
+		}
+		b.clean("an outage")
+	}
+	if out := s.top(t); strings.Contains(out, x.title+" since ") || !strings.Contains(out, x.title+" from ") {
+		t.Errorf("weir top says afterwards\n%s", out)
+	}
+}
+
+// top is what weir top prints.
+func (s *server) top(t *testing.T) string {
+	t.Helper()
+	program, err := built()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(program, "top", "--batch", "--server="+s.admin)
+	cmd.Env = testproc.Environ()
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return string(out)
+}

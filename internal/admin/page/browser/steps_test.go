@@ -29,7 +29,7 @@ var stepsOf = map[string]int{
 	"see which node differs, and in which rule":              0,
 	"see what changed, and on which nodes":                   1,
 	"see which author changed what, between two versions":    2,
-	"see which rules are useless":                            0,
+	"see whether lint proves rules useless":                  0,
 	"list the rules without a request":                       2,
 	"enforce a rule that is in shadow on 10 % of its keys":   3,
 	"see which line to change for that, of rules in folders": 2,
@@ -190,7 +190,7 @@ func TestSteps(t *testing.T) {
 			})
 			b := overview()
 			b.sees("search-wider: adds nothing")
-			b.took("see which rules are useless")
+			b.took("see whether lint proves rules useless")
 			b.click("Rules", "nav [data-view=rules]")
 			b.click("without a request", "main .lead a:has-text('without a request')")
 			b.until("the rules that nobody met are listed", `() => document.querySelector('main table')?.innerText.includes('old-import')`, nil)

@@ -81,7 +81,7 @@ local function away(set, id)
 end
 
 local function forget(set, before, most, bytes)
-  for _, id in ipairs(call('ZRANGE', set, '-inf', us(before), 'BYSCORE', 'LIMIT', 0, 16)) do away(set, id) end
+  for _, id in ipairs(call('ZRANGEBYSCORE', set, '-inf', us(before), 'LIMIT', 0, 16)) do away(set, id) end
   local over = call('ZCARD', set) - most
   if over > 0 then
     for _, id in ipairs(call('ZRANGE', set, 0, math.min(over, 16) - 1)) do away(set, id) end
@@ -117,7 +117,7 @@ if op == 'put' then
 end
 
 if op == 'next' then
-  for _, id in ipairs(call('ZRANGE', out, '-inf', us(now), 'BYSCORE', 'LIMIT', 0, 64)) do
+  for _, id in ipairs(call('ZRANGEBYSCORE', out, '-inf', us(now), 'LIMIT', 0, 64)) do
     call('ZREM', out, id)
     local l = call('HGET', job(id), 'line')
     if l then

@@ -128,7 +128,9 @@ func TestNamedRateLimit(t *testing.T) {
 	t.Parallel()
 	p := newGatewayPod(t)
 	p.server.Set("1", xdstest.Config("default/eg/http", 1, "k"))
-	run := p.start(nil, "--quotaRateLimitServiceAddr=x", "serve", "--help")
+	metrics := "127.0.0.1:" + servertest.FreePort(t)
+	run := p.start([]string{"USE_PROMETHEUS=true", "PROMETHEUS_ADDR=" + metrics,
+		"PROMETHEUS_MAPPER_YAML=/etc/statsd-exporter/conf.yaml"}, "--quotaRateLimitServiceAddr=x", "serve", "--help")
 	run.Addr("grpc")
 	p.server.AwaitAck("1") // a busy machine may take longer than the start waits
 	if got := p.ask("default/eg/http", 0, "k", "v"); got != rls.RateLimitResponse_OK {
@@ -141,6 +143,25 @@ func TestNamedRateLimit(t *testing.T) {
 		body != "OK" {
 		t.Errorf("/healthcheck: %d %s", code, body)
 	}
+	get := func(url string) (int, string) { return servertest.Ask(t, http.DefaultClient, "GET", url, "") }
+	code, body := get("http://" + metrics + "/metrics")
+	for _, want := range []string{
+		`ratelimit_service_rate_limit_over_limit{domain="default/eg/http",key1="k",key2=""} 1`,
+		`ratelimit_service_rate_limit_within_limit{domain="default/eg/http",key1="k",key2=""} 1`,
+		`ratelimit_service_total_requests{grpc_method="ShouldRateLimit"} 2`,
+		"\nratelimit_service_config_load_success ", "\nweir_xds_connected ", "\nprocess_resident_memory_bytes ",
+	} {
+		if code != 200 || !strings.Contains(body, want) {
+			t.Errorf("/metrics: %d, without %s", code, want)
+		}
+	}
+	if code, _ := get("http://" + metrics + "/api/v1/rules"); code != http.StatusNotFound {
+		t.Errorf("the metrics' door answers %d for rules", code)
+	}
+	if code, body := get("http://" + run.Addr("admin") + "/rlconfig"); code != 200 ||
+		body != "default/eg/http.k: unit=YEAR requests_per_unit=1, shadow_mode: false, quota_mode: false\n" {
+		t.Errorf("/rlconfig: %d %s", code, body)
+	}
 	run.Stderr.Await(t, `level=WARN msg="arguments are ignored under the name ratelimit.* arguments=3`)
 	run.Signal(syscall.SIGTERM)
 	if status := run.Wait(); status != 0 {
@@ -151,7 +172,7 @@ func TestNamedRateLimit(t *testing.T) {
 		doors = append(doors, m[1])
 	}
 	slices.Sort(doors)
-	if got := strings.Join(slices.Compact(doors), " "); got != "admin grpc http" {
+	if got := strings.Join(slices.Compact(doors), " "); got != "admin grpc http metrics" {
 		t.Errorf("open were %s", got)
 	}
 	if run.Stdout.String() != "" {

@@ -112,6 +112,14 @@ app.kubernetes.io/instance: {{ include "weir.label" .Release.Name | quote }}
 {{- end -}}
 {{- end -}}
 
+{{/* The Service of the admin port, which is there if something leads to it. */}}
+{{- define "weir.adminName" -}}
+{{- printf "%s-admin" (include "weir.fullname" .) -}}
+{{- end -}}
+{{- define "weir.adminService" -}}
+{{- if or .Values.admin.service.enabled .Values.admin.ingress.enabled .Values.monitoring.serviceMonitor.enabled -}}yes{{- end -}}
+{{- end -}}
+
 {{/* Whether somebody may scrape the admin port. */}}
 {{- define "weir.scraped" -}}
 {{- if or (not .Values.networkPolicy.enabled) .Values.networkPolicy.monitoring -}}yes{{- end -}}
@@ -179,6 +187,21 @@ ask, as for helm template.
 {{- if and .Values.ingress.enabled (not .Values.ingress.hosts) -}}
 {{- fail "ingress: hosts is empty; name the hosts that it is for" -}}
 {{- end -}}
+{{- if and .Values.httpRoute.enabled (not (index $ports "proxy")) -}}
+{{- fail "httpRoute: it leads to the reverse proxy, which is off; set ports.proxy and config.proxy.upstream" -}}
+{{- end -}}
+{{- if and .Values.httpRoute.enabled (not .Values.httpRoute.parentRefs) -}}
+{{- fail "httpRoute: parentRefs is empty; name the Gateway that it belongs to" -}}
+{{- end -}}
+{{- if and .Values.admin.ingress.enabled (not .Values.admin.ingress.hosts) -}}
+{{- fail "admin.ingress: hosts is empty; name the hosts that it is for" -}}
+{{- end -}}
+{{- if and .Values.admin.ingress.enabled (not (include "weir.scraped" .)) -}}
+{{- fail "admin.ingress: the network policy lets nobody reach the admin port; name its controller in networkPolicy.monitoring" -}}
+{{- end -}}
+{{- if and .Values.monitoring.serviceMonitor.enabled (not (include "weir.scraped" .)) -}}
+{{- fail "monitoring.serviceMonitor: the network policy lets nobody reach the admin port; name Prometheus in networkPolicy.monitoring" -}}
+{{- end -}}
 {{- end -}}
 
 {{/* Whether the rules lie in a database. */}}
@@ -217,6 +240,22 @@ ask, as for helm template.
 {{- $auth := default dict $config.auth -}}
 {{- $_ := set $auth "tokens_file" "/etc/weir-tokens/tokens" -}}
 {{- $_ := set $config "auth" $auth -}}
+{{- if include "weir.adminService" . -}}
+{{- $admin := default dict $config.admin -}}
+{{- $hosts := default list $admin.hosts -}}
+{{- if not (kindIs "slice" $hosts) -}}
+{{- $hosts = splitList "," $hosts -}}
+{{- end -}}
+{{- $name := include "weir.adminName" . -}}
+{{- range $suffix := list "" (printf ".%s" .Release.Namespace) (printf ".%s.svc" .Release.Namespace) -}}
+{{- $hosts = append $hosts (printf "%s%s" $name $suffix) -}}
+{{- end -}}
+{{- if .Values.admin.ingress.enabled -}}
+{{- $hosts = concat $hosts .Values.admin.ingress.hosts -}}
+{{- end -}}
+{{- $_ := set $admin "hosts" ($hosts | uniq) -}}
+{{- $_ := set $config "admin" $admin -}}
+{{- end -}}
 {{- if .Values.tlsSecret -}}
 {{- $tls := default dict $config.tls -}}
 {{- $_ := set $tls "cert" "/etc/weir-tls/tls.crt" -}}

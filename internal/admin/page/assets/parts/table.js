@@ -65,8 +65,8 @@ export function table(o) {
 }
 
 /**
- * choosing lets several keys of a list be chosen, and banned at once: box is the choice of one of
- * them, button what bans them.
+ * choosing lets several keys of a list be chosen, and banned at once: box puts the choice of one of
+ * them before its name, and button bans them.
  * @param {import('../app.js').Context} ctx
  * @param {() => void} then
  */
@@ -75,16 +75,16 @@ export function choosing(ctx, then) {
   const chosen = new Map();
   const tally = () => { button.hidden = !chosen.size; fill(button, `Ban ${chosen.size} chosen`); };
   const button = h('button', { class: 'btn bad', type: 'button', hidden: true, onclick: async () => (await import('./act.js')).ban(ctx, [...chosen.values()], () => { chosen.clear(); tally(); then(); }) });
-  /** @param {Api.Key} k */
-  const box = (k) => {
+  /** @param {Api.Key} k @param {...import('./text.js').Child} name */
+  const box = (k, ...name) => {
     const id = JSON.stringify([k.domain, k.rule, k.key]);
-    if (!ctx.can('act') || k.domain === commands || k.banned_until) return null;
-    return h('input', { type: 'checkbox', checked: chosen.has(id), 'aria-label': `Choose ${visible(k.key)} at ${visible(k.rule)}`, onchange: (/** @type {Event} */ e) => {
+    if (!ctx.can('act') || k.domain === commands || k.banned_until) return h('span', null, name);
+    return h('span', { class: 'choice' }, h('input', { type: 'checkbox', checked: chosen.has(id), 'aria-label': `Choose ${visible(k.key)} at ${visible(k.rule)}`, onchange: (/** @type {Event} */ e) => {
       // The server cuts the key where the names of its parts say.
       if (/** @type {HTMLInputElement} */ (e.target).checked) chosen.set(id, { domain: k.domain, limit: k.rule, key: k.key ? [k.key] : [] });
       else chosen.delete(id);
       tally();
-    } });
+    } }), h('span', null, name));
   };
   return { button, box };
 }

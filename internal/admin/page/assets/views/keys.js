@@ -78,7 +78,7 @@ export async function show(ctx, root) {
     fill(note, [back === '1m' ? 'live' : '', all ? 'all are known' : ''].filter(Boolean).join(' · '));
     /** @type {import('../parts/table.js').Column<Api.Key>[]} */
     const columns = [
-      { title: 'Key', cell: (k) => [marked.box(k), ctx.can('find') ? h('a', { class: 'mono', href: keyLink(ctx, k.domain, k.key) }, sent(k.key)) : sent(k.key), k.known && !all ? h('span', { class: 'sub' }, ' known') : null,
+      { title: 'Key', cell: (k) => [marked.box(k, ctx.can('find') ? h('a', { class: 'mono', href: keyLink(ctx, k.domain, k.key) }, sent(k.key)) : sent(k.key), k.known && !all ? h('span', { class: 'sub' }, ' known') : null),
         k.banned_until ? h('div', { class: 'order ink-refused' }, 'banned until ', when(k.banned_until), `, ${left(k.banned_until)} more`) : null, k.granted_until ? h('div', { class: 'order ink-good' }, 'granted until ', when(k.granted_until)) : null] },
       { title: 'Rule', cell: (k) => (k.domain === commands ? [visible(k.rule), h('div', { class: 'sub' }, `limit comes with ${visible(k.limit)}`)] : h('a', { href: ruleLink(ctx, k.domain, k.rule) }, visible(ctx.of(k.domain) + k.rule))) },
       { title: { refused: 'Refused', asked: 'Asked', near: 'Near' }[by], number: true, cell: (k) => [times(k), atLeast(k) ? h('div', { class: 'sub' }, atLeast(k)) : null] },

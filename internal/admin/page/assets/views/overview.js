@@ -132,14 +132,15 @@ function look(ctx, v) {
  * @param {Context} ctx
  * @param {Api.Key[]} keys
  * @param {string} none
- * @param {Set<string>} [shadows] rules that only would refuse, as domain/name
- * @param {boolean} [alone] all keys are of one rule, which the words leave out
- * @param {(k: Api.Key) => HTMLElement | null} [box] lets a key be chosen
+ * @param {Set<string> | undefined} shadows rules that only would refuse, as domain/name
+ * @param {boolean} alone all keys are of one rule, which the words leave out
+ * @param {(k: Api.Key, ...name: import('../parts/text.js').Child[]) => HTMLElement} box lets a key be
+ * chosen
  */
 export function refusedMost(ctx, keys, none, shadows, alone, box) {
   const most = Math.max(1, ...keys.map((k) => k.count));
   return ranking(keys.map((k) => ({
-    name: h('span', null, box?.(k), ctx.can('find') ? h('a', { href: keyLink(ctx, k.domain, k.key) }, sent(k.key)) : sent(k.key)),
+    name: box(k, ctx.can('find') ? h('a', { href: keyLink(ctx, k.domain, k.key) }, sent(k.key)) : sent(k.key)),
     words: [alone ? '' : [visible(k.domain === commands ? `${k.limit} (${k.rule})` : ctx.of(k.domain) + k.rule), ' · '], `${times(k)} ${k.shadow || shadows?.has(`${k.domain}/${k.rule}`) ? 'would be refused' : 'refused'}, ${percent(k.refused_share)} of its requests`, atLeast(k) && ` (${atLeast(k)})`, k.banned_until ? ' · banned' : ''],
     part: k.count / most, kind: k.shadow || shadows?.has(`${k.domain}/${k.rule}`) ? 'shadow' : 'refused', label: 'Of the key refused most:',
   })), none);
