@@ -202,8 +202,8 @@ limits:
 	}
 }
 
-// A grant of a key whose override has other windows replaces the override's numbers; where it cannot,
-// the error says which numbers would fit.
+// A grant of a key whose override has other windows replaces the override's numbers; where it
+// cannot, the error says which numbers would fit.
 func TestGrantOverOverride(t *testing.T) {
 	c := newClock()
 	l, _ := banLimiter(t, c, `

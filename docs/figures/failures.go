@@ -26,8 +26,8 @@ var failures = []broken{
 		"decisions take as long, and are exact, up to the deadline (20 ms to 1 s);",
 		"then each node decides on its share"}},
 	{1, true, "connections are cut", [2]string{
-		"the call is sent again: decisions take as long as connecting takes,",
-		"and nothing is charged twice"}},
+		"and new ones can be made: the calls are sent again,",
+		"decisions take as long as connecting takes, and are exact"}},
 	{2, false, "Redis is away", [2]string{
 		"each node decides on its share of the limit, N / nodes, or as on_store_error says;",
 		"at worst about 2 N in one window. Redis is charged when it is back"}},

@@ -49,8 +49,8 @@ func hostName(host string) string {
 	return host
 }
 
-// machineOf is a number for a machine that stays over restarts. Addresses alone do not tell machines
-// apart: 127.0.0.1 is on each of them, and containers of two hosts may have one address.
+// machineOf is a number for a machine that stays over restarts. Addresses alone do not tell
+// machines apart: 127.0.0.1 is on each of them, and containers of two hosts may have one address.
 func machineOf(host, id, address string) string {
 	sum := sha256.Sum256([]byte(host + "\x00" + id + "\x00" + address))
 	return hex.EncodeToString(sum[:])[:human.MachineDigits]

@@ -89,8 +89,8 @@ func (c RuleChanges) Lines() (list []string) {
 	return list
 }
 
-// plainFields are the fields whose values can name no client: numbers, words that rule files fix, and
-// names that operators give. An expression, a condition or a text may hold a key.
+// plainFields are the fields whose values can name no client: numbers, words that rule files fix,
+// and names that operators give. An expression, a condition or a text may hold a key.
 var plainFields = map[string]bool{
 	"allow": true, "enforce": true, "on_limit": true, "shadow_mode": true, "quota_mode": true, "paths": true,
 	"per": true, "algorithm": true, "schedule": true, "cost_min": true, "cost_after": true, "cost_timeout": true, "throttle": true,

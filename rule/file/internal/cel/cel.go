@@ -1,3 +1,5 @@
+//go:build !nocel
+
 // Package cel compiles and evaluates the CEL expressions of rules: `if`, `cost` and `cost_after`.
 // What an evaluation may cost is bounded.
 //
