@@ -70,8 +70,6 @@ func (r *release) image(t target, config v1.Config) (v1.Image, error) {
 	var layers []v1.Layer
 	for _, entries := range [][]entry{
 		{
-			{name: "bin/", mode: 0o755},
-			{name: "bin/ratelimit", mode: 0o777, link: "/weir"},
 			{name: "etc/", mode: 0o755},
 			{name: "etc/ssl/", mode: 0o755},
 			{name: "etc/ssl/certs/", mode: 0o755},

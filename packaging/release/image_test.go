@@ -116,8 +116,7 @@ func TestLayers(t *testing.T) {
 			}
 		}
 		want := []string{
-			"1 drwxr-xr-x 0:0 bin/", "1 Lrwxrwxrwx 0:0 bin/ratelimit", "1 drwxr-xr-x 0:0 etc/",
-			"1 drwxr-xr-x 0:0 etc/ssl/", "1 drwxr-xr-x 0:0 etc/ssl/certs/",
+			"1 drwxr-xr-x 0:0 etc/", "1 drwxr-xr-x 0:0 etc/ssl/", "1 drwxr-xr-x 0:0 etc/ssl/certs/",
 			"1 -rw-r--r-- 0:0 etc/ssl/certs/ca-certificates.crt", "1 drwxr-xr-x 0:0 etc/weir/",
 			"1 drwxr-xr-x 0:0 var/", "1 drwxr-xr-x 0:0 var/lib/", "1 drwxr-xr-x 65532:65532 var/lib/weir/",
 			"2 -rwxr-xr-x 0:0 weir", "2 drwxr-xr-x 0:0 bin/", "2 Lrwxrwxrwx 0:0 bin/ratelimit",
