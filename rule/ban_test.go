@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	. "github.com/weir-rl/weir/rule"
+	"github.com/weir-rl/weir/rule"
 )
 
 // TestMatchBans: the keys of domain-wide bans are the ones that Match makes, however many rules the
@@ -17,15 +17,15 @@ func TestMatchBans(t *testing.T) {
 	for i := range 500 {
 		fmt.Fprintf(&text, "  - {name: r%d, per: [ip], allow: 9/min}\n", i)
 	}
-	set, err := LoadText(text.String())
+	set, err := rule.LoadText(text.String())
 	if err != nil {
 		t.Fatal(err)
 	}
-	q := Query{Domain: "shop", BanRules: set.Rules()[1:2], Attributes: Map{"ip": "192.0.2.1", "user": "ada"}}
-	keys := func(match func(*Query, *Matches)) (list string, met int) {
-		var m Matches
+	q := rule.Query{Domain: "shop", BanRules: set.Rules()[1:2], Attributes: rule.Map{"ip": "192.0.2.1", "user": "ada"}}
+	keys := func(match func(*rule.Query, *rule.Matches)) (list string, met int) {
+		var m rule.Matches
 		match(&q, &m)
-		set.BanKeys(&m, func(r *Rule, key []byte) bool {
+		set.BanKeys(&m, func(r *rule.Rule, key []byte) bool {
 			list += fmt.Sprint(r.Name, " ", strings.Join(r.Windows[0].KeyParts(key), ","), "; ")
 			return true
 		})

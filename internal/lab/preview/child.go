@@ -113,7 +113,7 @@ func work(ctx context.Context, say *lines, tasks <-chan *task, records <-chan *r
 		t.spent = spent
 	}
 	inForce := func() (*rule.Set, error) {
-		set, _, err := file.Load(t.InForce, t.Options)
+		set, _, err := file.Load(t.InForce, t.Options.options())
 		return set, err
 	}
 	gather := func(window int64) (*record.Gathered, error) {

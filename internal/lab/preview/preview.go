@@ -70,8 +70,8 @@ func (p *Preview) Run(ctx context.Context, q insight.PreviewQuery) (*insight.Pre
 	tell(insight.PreviewProgress{Phase: "load"}, true)
 	now := p.rules()
 	o := p.recorded
-	t := &task{Files: q.Files, Options: p.options, Lint: p.lint, Over: q.Over, Known: o.Known, Hide: o.Hide,
-		Always: o.Always(), each: p.each}
+	t := &task{Files: q.Files, Options: loading{p.options.IPv6Prefix, p.options.Lend, p.options.None}, Lint: p.lint,
+		Over: q.Over, Known: o.Known, Hide: o.Hide, Always: o.Always(), each: p.each}
 	gather := func(window int64) (*record.Gathered, error) {
 		back := q.Over
 		if back > 0 {

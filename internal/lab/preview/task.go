@@ -22,7 +22,7 @@ import (
 type task struct {
 	Files   map[string]string // the candidate
 	InForce []file.Source     // the rules in force
-	Options file.Options      // with which both are loaded
+	Options loading           // with which both are loaded
 	Lint    file.LintOptions
 	Known   []string // as in Options of the recorder
 	Hide    []string
@@ -31,6 +31,17 @@ type task struct {
 
 	spent func() time.Duration // processor time, in a process that does nothing else
 	each  eachFunc             // for tests
+}
+
+// loading has the options of file.Load that another process can be sent.
+type loading struct {
+	IPv6Prefix int
+	Lend       []string
+	None       bool
+}
+
+func (l loading) options() file.Options {
+	return file.Options{IPv6Prefix: l.IPv6Prefix, Lend: l.Lend, None: l.None}
 }
 
 type (
@@ -128,7 +139,7 @@ func (t *task) load(res *insight.PreviewResult) (*rule.Set, []testFile) {
 				insight.PreviewProblem{File: name, Message: "this is no rule file: those end in .yaml or .yml"})
 		}
 	}
-	set, warnings, err := file.Load(sources, t.Options)
+	set, warnings, err := file.Load(sources, t.Options.options())
 	if err != nil {
 		res.Problems = append(res.Problems, problemsOf("", err)...)
 		return nil, nil

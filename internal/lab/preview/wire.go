@@ -20,7 +20,7 @@ import (
 
 // wireVersion changes with the messages and with their effect: if the program on the disk was
 // replaced, the new one must not replay for the old one.
-const wireVersion = 6
+const wireVersion = 7
 
 // said is a line from the process. It has one of the fields.
 type said struct {
