@@ -374,7 +374,8 @@ func (l *Limiter) Grants() *Grants { return &l.grants }
 // the store (see Limiter.Follow). They replace an earlier grant, and the numbers of the rule, its
 // schedule, its override and its elastic signal. Units that the key has used stay used. allow is in
 // the notation of rule files (see rule.ParseAllow) and has the windows that the rule, or its
-// override, has for the key, or is "unlimited". The error says what does not fit, or is ErrNotShared; then the grant is in force
+// override, has for the key, or is "unlimited". The error says what does not fit, or is
+// ErrNotShared; then the grant is in force
 // here.
 func (g *Grants) Set(ctx context.Context, domain, limit string, key []string, allow string, until time.Time,
 	reason string) (Grant, error) {

@@ -23,7 +23,8 @@ func (l *Limiter) Phases() Phases { return Phases{l} }
 // Match is the first phase of Decide: it finds the limits that r meets, and the bans that refuse
 // it. d.Matches, d.Priority and d.Exempt are valid from then on. It returns false if d is decided
 // already, because a ban holds, no rules are in force, or an expression takes too long on r
-// (rule.Matches.TooCostly); else Charge comes next.
+// (rule.Matches.TooCostly); else Charge comes next. With RequireRules it returns true while there
+// are no rules, and Charge fails with ErrNoRules.
 func (p Phases) Match(r *Request, d *Decision) (undecided bool) {
 	undecided, _ = p.l.match(r, d, false)
 	return undecided

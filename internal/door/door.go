@@ -48,7 +48,7 @@ func DecideNow(ctx context.Context, l *weir.Limiter, r *weir.Request, d *weir.De
 
 // DecideRest is what DecideNow has left of Limiter.Decide.
 func DecideRest(ctx context.Context, l *weir.Limiter, r *weir.Request, d *weir.Decision) error {
-	if d.Rules == nil { // not even matched: DecideNow leaves none that are without rules
+	if d.Rules == nil { // not even matched, or there are no rules yet (weir.RequireRules)
 		return l.Decide(ctx, r, d)
 	}
 	p := l.Phases()

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -24,6 +25,12 @@ import (
 // that a node does.
 func TestLeastPrivilege(t *testing.T) {
 	redistest.NeedsFunctions(t)
+	testLeastPrivilege(t, redistest.Start(t), false)
+}
+
+// testLeastPrivilege is TestLeastPrivilege on a server, which is older than Redis 7 or not.
+func testLeastPrivilege(t *testing.T, server *redistest.Server, old bool) {
+	t.Helper()
 	doc, err := os.ReadFile("../../docs/operating/redis.md")
 	if err != nil {
 		t.Fatal(err)
@@ -32,9 +39,27 @@ func TestLeastPrivilege(t *testing.T) {
 	if list == nil {
 		t.Fatal("docs/operating/redis.md does not say what an ACL needs")
 	}
-	server := redistest.Start(t)
-	server.Do(append([]string{"ACL", "SETUSER", "weir", "on", ">secret", "~weir:*", "&weir:1opened", "&weir:1board",
-		"&weir:1ask", "-@all"}, strings.Fields(string(list[1])+
+	permissions := string(list[1])
+	if old {
+		row := regexp.MustCompile(`\| an ACL \|[^|]*\| (.*) in place of (.*) \|\n`).FindSubmatch(doc)
+		if row == nil {
+			t.Fatal("docs/operating/redis.md does not say what an ACL of Redis 6 needs")
+		}
+		names := regexp.MustCompile("`([^`]+)`")
+		for _, name := range names.FindAllSubmatch(row[2], -1) {
+			taken := strings.ReplaceAll(string(name[1]), `\|`, "|")
+			if !slices.Contains(strings.Fields(permissions), taken) {
+				t.Errorf("the list of Redis 7 has no %s", taken)
+			}
+			permissions = strings.Join(slices.DeleteFunc(strings.Fields(permissions),
+				func(p string) bool { return p == taken }), " ")
+		}
+		for _, name := range names.FindAllSubmatch(row[1], -1) {
+			permissions += " " + strings.ReplaceAll(string(name[1]), `\|`, "|")
+		}
+	}
+	server.Do(append([]string{"ACL", "SETUSER", "weir", "on", ">secret", "~weir:*", "resetchannels", "&weir:1opened", "&weir:1board",
+		"&weir:1ask", "-@all"}, strings.Fields(permissions+
 		" +publish +subscribe +scan +role +dbsize +config|get")...)...)
 	var logged strings.Builder
 	s := open(t, redis.Options{
@@ -122,7 +147,9 @@ func TestLeastPrivilege(t *testing.T) {
 	if err := s.Remove(t.Context(), "ban", []string{"x"}); err != nil {
 		t.Error(err)
 	}
-	tellAndHear(t, s, s)
+	if !old {
+		tellAndHear(t, s, s)
+	}
 	heard := make(chan struct{}, 10)
 	watching, cancel := context.WithCancel(t.Context())
 	ended := make(chan error)
@@ -134,8 +161,9 @@ func TestLeastPrivilege(t *testing.T) {
 	if refused, err := server.Try("ACL", "LOG"); err != nil || len(refused.([]any)) > 0 {
 		t.Errorf("ACL LOG: %v, %v", refused, err)
 	}
-	if logged.Len() > 0 {
-		t.Errorf("logged: %s", logged.String())
+	if text := logged.String(); text != "" && !(old && strings.Count(text, "redis store:") == 1 &&
+		strings.Contains(text, "older than Redis 7")) {
+		t.Errorf("logged: %s", text)
 	}
 }
 

@@ -18,9 +18,9 @@ import (
 // The functions of weir.lua keep the last reply of each lane of a node, and make each call once
 // (once in weir.lua). So the caller gets the answer that was lost, or the first one there is.
 //
-// They keep it in the memory of the library in that server. If the call comes to another memory
-// (the server has restarted, another one has taken its place, or the functions were flushed),
-// nobody knows whether it was made, and it fails.
+// They keep it in a memory that has a name: the variables of the library (memory.lua) or, on Redis
+// 6, keys (kept.lua). If the call comes to another memory (the server has restarted, another one has
+// taken its place, or the functions were flushed), nobody knows whether it was made, and it fails.
 
 const (
 	identityFormat = "<c8I7I4B"
@@ -127,8 +127,8 @@ func isTimeout(err error) bool {
 
 // Pauses between two attempts, where trying at once was of no use; and how often the time for a
 // call begins anew because this process did not run when it was over. A call that may have been
-// made is not sent again later than lastSend: the functions keep its lane for longer (KEEP in
-// weir.lua).
+// made is not sent again later than lastSend: the functions keep its lane for longer (KEEP
+// in memory.lua and kept.lua).
 const (
 	lastSend   = 9 * time.Second
 	firstPause = time.Millisecond

@@ -176,7 +176,7 @@ func refusedInScript(e *rueidis.RedisError) bool {
 	return strings.Contains(text, "READONLY You can't write against a read only replica") ||
 		strings.Contains(text, "OOM command not allowed when used memory") ||
 		strings.Contains(text, "MISCONF Redis is configured to save") ||
-		strings.Contains(text, "NOREPLICAS Not enough good replicas")
+		strings.Contains(text, "MISCONF Errors writing to the AOF file")
 }
 
 // isMissing reports whether the function was missing: after FUNCTION FLUSH or SCRIPT FLUSH, or on a
@@ -255,7 +255,8 @@ func (s *Store) call(ctx context.Context, client rueidis.Client, function string
 	args []string) (rueidis.RedisResult, error) {
 	s.metrics.calls.Add(1)
 	result := s.do(ctx, client, true, func(b rueidis.Builder) rueidis.Completed {
-		return s.invoke(b, lua().library, "", function, keys, args)
+		// On Redis 6 there is one partition.
+		return s.invoke(b, lua().library, s.partitions[0].scriptKeys, function, keys, args)
 	})
 	return result, result.Error()
 }

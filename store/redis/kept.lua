@@ -3,7 +3,7 @@
 -- that takes the place of another has the same memory, with the same name. base is the beginning of
 -- their names.
 
-local KEEP = 20000 -- ms for which a lane is kept; a node sends a call again for 9 s at most
+local KEEP = 90000 -- ms for which a lane is kept: more than a node sends a call again (reserve.go)
 local UNUSED = 604800000 -- ms for which the rest is kept when no node calls any more: a week
 local CHANGED = 60000 -- ms for which a change is kept: more than lies between read and swap (swap.go)
 

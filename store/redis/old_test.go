@@ -31,7 +31,16 @@ func TestOldRedis(t *testing.T) {
 	t.Run("Reservations", func(t *testing.T) { testReservations(t, server.URL()) })
 	t.Run("Linearizable", func(t *testing.T) {
 		effort.Long(t, "TestLinearizable runs the same on a newer server")
-		testLinearizable(t, redis.Options{URL: server.URL()})
+		testLinearizable(t, redis.Options{URL: server.URL()}, server)
+	})
+	t.Run("LeastPrivilege", func(t *testing.T) {
+		server.Do("FLUSHALL")
+		testLeastPrivilege(t, server, true)
+		for _, key := range server.Do("KEYS", "*").([]any) {
+			if name, _ := key.(string); !strings.HasPrefix(name, redis.DefaultPrefix) {
+				t.Errorf("the key %q is of no node", name)
+			}
+		}
 	})
 	t.Run("Refused", func(t *testing.T) {
 		s := open(t, redis.Options{URL: server.URL()})

@@ -148,7 +148,7 @@ func (r *Recorder) write(s *staging, n *names, q *weir.Request, d *weir.Decision
 		b, ok = r.appendDescriptors(s, b, q.Descriptors, end)
 	}
 	if !ok {
-		s.buf = b[:begin] // without its readings or its descriptors it would be another Request
+		s.buf = b[:begin] // without its readings or its descriptors it would be another request
 		r.lost.Add(1)
 		return false
 	}

@@ -54,7 +54,8 @@ const (
 	defaultReach     = 2 * time.Hour
 )
 
-// The number of leading zeros of a client's hash is its stratum: half of all clients are in stratum
+// Strata is how many strata of clients there are, from 0. The number of leading zeros of a client's
+// hash is its stratum: half of all clients are in stratum
 // 0, a quarter in 1, and so on; the last stratum takes the rest. The strata from j on are a sample
 // of 1 in 2^j.
 const Strata = 17
@@ -209,7 +210,7 @@ const (
 	byUser = iota
 	byAddress
 	byDescriptors
-	byNobody // drawn by chance, request by Request
+	byNobody // drawn by chance, request by request
 )
 
 // client returns the hash of the client of a request. It is random if there is no client.

@@ -167,6 +167,7 @@ func (f *Follower) beginCached(missing error) error {
 		return fmt.Errorf("%w; and the cache does not help: %s: %w", missing, path, err)
 	}
 	f.written = true
+	f.refusedStays()
 	f.o.Logger.Warn("rules come from the cache until the server gives others", "cache", path, "error", missing.Error())
 	return nil
 }
@@ -269,7 +270,10 @@ func (f *Follower) take(s *stream, version string, raw []*anypb.Any) (again bool
 	list, err := readAll(raw, byHash(f.inForce))
 	changed := false
 	if err == nil {
-		changed, err = f.load(s.settled(list, f.inForce), version)
+		all, rest := s.settled(list, f.inForce)
+		if changed, err = f.load(all, version); err == nil {
+			s.held = rest
+		}
 	}
 	if err != nil {
 		f.refused = &refusal{digest, err}
@@ -284,6 +288,14 @@ func (f *Follower) take(s *stream, version string, raw []*anypb.Any) (again bool
 		f.same.Add(1)
 	}
 	return false, nil
+}
+
+// refusedStays keeps the last refused answer in the status, where something else was put in force
+// meanwhile: the server's rules are still not those in force.
+func (f *Follower) refusedStays() {
+	if f.refused != nil {
+		f.Refused(f.refused.err)
+	}
 }
 
 // load puts resources in force, unless they are.

@@ -317,6 +317,35 @@ func TestSettled(t *testing.T) {
 	b.says("domains that the server names no longer are not in force any more")
 }
 
+// A refused first answer lets no domain go, and what was refused stays in the status when domains
+// are let go.
+func TestSettleRefused(t *testing.T) {
+	t.Parallel()
+	s := xdstest.New(t, nil)
+	s.Set("1", xdstest.Config("a", 1, "k"), xdstest.Config("b", 2, "k"))
+	b := begin(t, Options{Address: address(t, "xds", s, ""), Settle: time.Hour})
+	s.Stop()
+	s.Start(nil)
+	s.Set("1", xdstest.Config("a", 11, "k"), xdstest.Config("b", 12, ""))
+	patience.Until(t, "the set is refused", func() bool { return b.Status().Err != nil })
+	s.Set("2", xdstest.Config("a", 21, "k"))
+	b.await("a k", 21)
+	if b.limit("b k") != 2 {
+		t.Errorf("limits %v: b is to stay for an hour", b.limits)
+	}
+
+	s = xdstest.New(t, nil)
+	s.Set("1", xdstest.Config("a", 1, "k"), xdstest.Config("b", 2, "k"))
+	b = begin(t, Options{Address: address(t, "xds", s, ""), Settle: 200 * time.Millisecond})
+	s.Stop()
+	s.Start(nil)
+	s.Set("1", xdstest.Config("a", 11, "k"))
+	b.await("a k", 11)
+	s.Set("2", xdstest.Config("a", 12, ""))
+	b.await("b k", 0)
+	patience.Until(t, "the set is refused", func() bool { return b.Status().Err != nil })
+}
+
 // TestEmpty: a server whose last gateway is gone holds nothing, under the empty version.
 func TestEmpty(t *testing.T) {
 	t.Parallel()

@@ -196,21 +196,23 @@ func (s *stream) answer(r *discoverypb.DiscoveryResponse) error {
 
 // settled is what is to be in force by an answer: at the beginning of a stream with the domains
 // that were, and that it has not named yet.
-func (s *stream) settled(list, inForce []*resource) []*resource {
+//
+// rest are the domains that were in force and that are still not named.
+func (s *stream) settled(list, inForce []*resource) (all, rest []*resource) {
 	if !s.begun {
 		s.begun, s.held = true, slices.Clone(inForce)
 		s.settle.Reset(s.f.o.Settle)
 	}
 	if len(s.held) == 0 {
-		return list
+		return list, nil
 	}
 	named := make(map[string]bool, 2*len(list))
 	for _, r := range list {
 		named["domain "+r.domain], named["name "+r.name] = true, true
 	}
-	s.held = slices.DeleteFunc(s.held,
+	rest = slices.DeleteFunc(slices.Clone(s.held),
 		func(r *resource) bool { return named["domain "+r.domain] || named["name "+r.name] })
-	return sorted(slices.Concat(list, s.held))
+	return sorted(slices.Concat(list, rest)), rest
 }
 
 // letGo ends the time in which domains stay that the stream has not named.
@@ -225,5 +227,6 @@ func (s *stream) letGo() {
 		s.f.Refused(err)
 		return
 	}
+	s.f.refusedStays()
 	s.f.o.Logger.Info("domains that the server names no longer are not in force any more", "domains", gone)
 }

@@ -2,7 +2,6 @@ package xds
 
 import (
 	"encoding/json"
-
 	"fmt"
 	"strconv"
 	"strings"
@@ -14,9 +13,14 @@ import (
 // maxDeep is how deep descriptors may nest. Envoy Gateway's nest some six levels deep.
 const maxDeep = 100
 
+// mostText bounds the text of a resource with what is noted about it, in bytes. Files of rules have at
+// most half as many together.
+const mostText = 128 << 20
+
 // text is a rule file that was written of a resource.
 type text struct {
 	b       strings.Builder
+	size    int      // of b and fields
 	fields  []string // what each line says, by its path in the resource
 	unknown []string // fields that this version does not know, by path
 }
@@ -41,6 +45,7 @@ func (t *text) line(field, before, value string) {
 	t.b.WriteString(value)
 	t.b.WriteByte('\n')
 	t.fields = append(t.fields, field)
+	t.size += len(before) + len(value) + len(field) + 1
 }
 
 func (t *text) descriptors(list []*configpb.RateLimitDescriptor, path string, depth int) error {
@@ -49,6 +54,9 @@ func (t *text) descriptors(list []*configpb.RateLimitDescriptor, path string, de
 	}
 	indent := strings.Repeat("  ", depth)
 	for i, d := range list {
+		if t.size > mostText {
+			return fmt.Errorf("%s: the resource is too large: it is more than %d MiB as a rule file", path, mostText>>20)
+		}
 		at := path + "[" + strconv.Itoa(i) + "]"
 		t.unknownIn(d, at)
 		t.line(at+".key", indent+"- key: ", quoted(d.GetKey()))
