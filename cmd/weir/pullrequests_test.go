@@ -217,6 +217,7 @@ func actionIn(t *testing.T, rules string) *actionRun {
 	}
 	git(t, origin, "init", "-q", "--bare")
 	git(t, r.dir, "clone", "-q", origin, ".")
+	git(t, r.dir, "commit", "--allow-empty", "-qm", "before")
 	write("rules/shop.yaml", "domain: shop\nlimits: [{ name: search, per: [ip], allow: 30/min }]\n")
 	const line = `192.0.2.1 - - [12/Nov/2026:10:00:00 +0000] "GET / HTTP/1.1" 200 9 "-" "-"` + "\n"
 	write("access.log", strings.Repeat(line, 20))
@@ -246,6 +247,9 @@ func TestAction(t *testing.T) {
 		!strings.Contains(r.summary, "`before`") || !strings.Contains(r.summary, "`after`") {
 		t.Errorf("%v\n%s\n%s", err, r.summary, r.output)
 	}
+	if git(t, r.dir, "rev-parse", "--is-shallow-repository") != "false" {
+		t.Error("a full clone has become shallow")
+	}
 	var sarif struct{ Version string }
 	data, err := os.ReadFile(r.outputs["sarif"])
 	if err != nil || json.Unmarshal(data, &sarif) != nil || sarif.Version != "2.1.0" {
@@ -263,6 +267,19 @@ func TestAction(t *testing.T) {
 		}
 		if r.outputs["comment"] != "" || r.summary != "" {
 			t.Errorf("a comment without a log: %s", r.summary)
+		}
+	})
+	t.Run("a shallow clone", func(t *testing.T) {
+		r := actionIn(t, changed)
+		git(t, r.dir, "push", "-q", "origin", "HEAD:change")
+		origin := git(t, r.dir, "remote", "get-url", "origin")
+		r.dir = t.TempDir()
+		git(t, r.dir, "clone", "-q", "--depth=1", "--branch=change", "file://"+origin, ".")
+		r.inputs = map[string]string{"log": "access.log"}
+		r.run()
+		if commits := git(t, r.dir, "rev-list", "--count", "FETCH_HEAD"); len(r.failed) > 0 || commits != "1" ||
+			!strings.Contains(r.summary, "| `search` | 30 / minute | 0 | 0 of 1 | 15 / minute | 5 | 1 of 1 |") {
+			t.Errorf("%v failed, %s commits\n%s\n%s", r.failed, commits, r.summary, r.output)
 		}
 	})
 	t.Run("an error", func(t *testing.T) {
