@@ -237,7 +237,9 @@ func TestExamplesRun(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			dir := filepath.Join(t.TempDir(), name)
-			p := servertest.NewPage(t, dir, "8080", "8081", "6070", "8000", "3000", "6380")
+			p := servertest.NewPage(t, dir, "8080", "8081", "6070", "8000", "3000", "6380", "6390")
+			// the reasons are at newDoorsPage
+			p.Env = append(p.Env, "LC_ALL=C", "WEIR_STORE_DEADLINE=30s")
 			if err := os.CopyFS(dir, os.DirFS(filepath.Join(servertest.RepositoryRoot(t), "examples", name))); err != nil {
 				t.Fatal(err)
 			}

@@ -28,7 +28,8 @@ func TestLinks(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		if name := d.Name(); d.IsDir() && path != root && (strings.HasPrefix(name, ".") || name == "testdata") {
+		if name := d.Name(); d.IsDir() && path != root &&
+			(strings.HasPrefix(name, ".") || name == "testdata" || isBuilt(root, path)) {
 			return filepath.SkipDir
 		}
 		if d.IsDir() || filepath.Ext(path) != ".md" {
@@ -65,6 +66,12 @@ func TestLinks(t *testing.T) {
 	if checked < 100 || anchors < 30 {
 		t.Errorf("only %d links, %d of them with an anchor: does the search still fit the pages?", checked, anchors)
 	}
+}
+
+// isBuilt says whether a folder of the repository is one that scripts/build site or scripts/release
+// fills.
+func isBuilt(root, folder string) bool {
+	return folder == filepath.Join(root, "site") || folder == filepath.Join(root, "dist")
 }
 
 // markdown is what links need to know of a page.

@@ -37,9 +37,9 @@ func git(t *testing.T, dir string, args ...string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// TestPreCommit: pre-commit runs the hooks of .pre-commit-hooks.yaml as the section "Before a
-// commit" of docs/operating/pull-requests.md says. The hooks find the built program, in place of
-// compiling it.
+// TestPreCommit: pre-commit runs the hooks of .pre-commit-hooks.yaml as
+// docs/operating/pull-requests.md says, read from beginning to end. The hooks find the built
+// program, in place of compiling it.
 func TestPreCommit(t *testing.T) {
 	t.Parallel()
 	servertest.Needs(t, "python3", "git")
@@ -60,30 +60,26 @@ func TestPreCommit(t *testing.T) {
 	git(t, repository, "init", "-q")
 	git(t, repository, "add", "-A")
 	git(t, repository, "commit", "-qm", "hooks")
-	git(t, repository, "tag", "v0.1.0")
 
 	text, err := os.ReadFile(filepath.Join(root, "docs", "operating", "pull-requests.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, section, found := strings.Cut(string(text), "\n## Before a commit\n")
-	section, _, ended := strings.Cut(section, "\n## ")
-	if !found || !ended || !strings.Contains(section, "https://github.com/weir-rl/weir\n") {
+	const hooksAt, skip = "https://github.com/weir-rl/weir\n", "<!-- skip: TestPreCommit runs it -->\n"
+	if !strings.Contains(string(text), hooksAt) || strings.Count(string(text), skip) != 2 {
 		t.Fatal("the page has no section on hooks")
 	}
-	section = strings.ReplaceAll(strings.ReplaceAll(section, "https://github.com/weir-rl/weir\n", repository+"\n"),
-		"<!-- skip: TestPreCommit runs it -->\n", "")
+	rev := regexp.MustCompile(`(?m)^    rev: (\S+)$`).FindStringSubmatch(string(text))
+	if rev == nil {
+		t.Fatal("the page names no version of the hooks")
+	}
+	git(t, repository, "tag", rev[1])
 	page := filepath.Join(t.TempDir(), "hooks.md")
-	if err := os.WriteFile(page, []byte(section), 0o600); err != nil {
+	here := strings.NewReplacer(hooksAt, repository+"\n", skip, "").Replace(string(text))
+	if err := os.WriteFile(page, []byte(here), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	dir := t.TempDir()
-	if err := os.Mkdir(filepath.Join(dir, "rules"), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	servertest.WriteRules(t, filepath.Join(dir, "rules", "shop.yaml"), helpRules)
-	servertest.WriteRules(t, filepath.Join(dir, "rules", "shop_test.yaml"), helpTest)
-	p := servertest.NewPage(t, dir)
+	p := servertest.NewPage(t, t.TempDir())
 	p.Env = append(p.Env, "PRE_COMMIT_HOME="+t.TempDir(), "PYTHONPATH="+packages, "PYTHONDONTWRITEBYTECODE=1",
 		"GIT_CONFIG_GLOBAL=/dev/null", "GIT_CONFIG_NOSYSTEM=1", "GIT_AUTHOR_NAME=a", "GIT_AUTHOR_EMAIL=a@example.org",
 		"GIT_COMMITTER_NAME=a", "GIT_COMMITTER_EMAIL=a@example.org", "LC_ALL=C.UTF-8")
@@ -92,7 +88,7 @@ func TestPreCommit(t *testing.T) {
 			p.Env[i] = "PATH=" + filepath.Join(packages, "bin") + ":" + strings.TrimPrefix(entry, "PATH=")
 		}
 	}
-	if ran := p.Run(t, page); ran < 2 {
+	if ran := p.Run(t, page); ran < 5 {
 		t.Errorf("only %d blocks ran: does the search still fit the page?", ran)
 	}
 }
@@ -221,6 +217,7 @@ func actionIn(t *testing.T, rules string) *actionRun {
 	}
 	git(t, origin, "init", "-q", "--bare")
 	git(t, r.dir, "clone", "-q", origin, ".")
+	git(t, r.dir, "commit", "--allow-empty", "-qm", "before")
 	write("rules/shop.yaml", "domain: shop\nlimits: [{ name: search, per: [ip], allow: 30/min }]\n")
 	const line = `192.0.2.1 - - [12/Nov/2026:10:00:00 +0000] "GET / HTTP/1.1" 200 9 "-" "-"` + "\n"
 	write("access.log", strings.Repeat(line, 20))
@@ -250,6 +247,9 @@ func TestAction(t *testing.T) {
 		!strings.Contains(r.summary, "`before`") || !strings.Contains(r.summary, "`after`") {
 		t.Errorf("%v\n%s\n%s", err, r.summary, r.output)
 	}
+	if git(t, r.dir, "rev-parse", "--is-shallow-repository") != "false" {
+		t.Error("a full clone has become shallow")
+	}
 	var sarif struct{ Version string }
 	data, err := os.ReadFile(r.outputs["sarif"])
 	if err != nil || json.Unmarshal(data, &sarif) != nil || sarif.Version != "2.1.0" {
@@ -267,6 +267,19 @@ func TestAction(t *testing.T) {
 		}
 		if r.outputs["comment"] != "" || r.summary != "" {
 			t.Errorf("a comment without a log: %s", r.summary)
+		}
+	})
+	t.Run("a shallow clone", func(t *testing.T) {
+		r := actionIn(t, changed)
+		git(t, r.dir, "push", "-q", "origin", "HEAD:change")
+		origin := git(t, r.dir, "remote", "get-url", "origin")
+		r.dir = t.TempDir()
+		git(t, r.dir, "clone", "-q", "--depth=1", "--branch=change", "file://"+origin, ".")
+		r.inputs = map[string]string{"log": "access.log"}
+		r.run()
+		if commits := git(t, r.dir, "rev-list", "--count", "FETCH_HEAD"); len(r.failed) > 0 || commits != "1" ||
+			!strings.Contains(r.summary, "| `search` | 30 / minute | 0 | 0 of 1 | 15 / minute | 5 | 1 of 1 |") {
+			t.Errorf("%v failed, %s commits\n%s\n%s", r.failed, commits, r.summary, r.output)
 		}
 	})
 	t.Run("an error", func(t *testing.T) {
