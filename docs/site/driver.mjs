@@ -1,5 +1,6 @@
-// Opens the built site in Chromium for the Go test beside it. It reads {base, pages, every} from
-// standard input and writes what it found, as JSON.
+// Opens the built site in Chromium for the Go test beside it. It reads {base, pages, every,
+// patience} from standard input and writes what it found, as JSON. Patience is how many milliseconds
+// it waits for anything.
 import { readFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import path from 'node:path';
@@ -7,9 +8,9 @@ import path from 'node:path';
 const require = createRequire(path.join(process.env.WEIR_BROWSER_TOOLS, 'node_modules', 'x.js'));
 const { chromium } = require('playwright-core');
 const axe = readFileSync(require.resolve('axe-core/axe.min.js'), 'utf8');
-const { base, pages, every } = JSON.parse(readFileSync(0, 'utf8'));
+const { base, pages, every, patience } = JSON.parse(readFileSync(0, 'utf8'));
 
-const browser = await chromium.launch({ executablePath: process.env.CHROMIUM, timeout: 0, args: ['--no-sandbox', '--disable-gpu'] });
+const browser = await chromium.launch({ executablePath: process.env.CHROMIUM, timeout: patience, args: ['--no-sandbox', '--disable-gpu'] });
 const ways = [['light', 1280], ['dark', 390], ['light', 390], ['dark', 1280]];
 const faults = [];
 const found = {};
@@ -17,12 +18,18 @@ const found = {};
 /** open returns a tab in which whatever is odd becomes a fault. */
 async function open(theme, width) {
   const context = await browser.newContext({ viewport: { width, height: 900 }, colorScheme: theme, reducedMotion: 'reduce', permissions: ['clipboard-read', 'clipboard-write'] });
-  context.setDefaultTimeout(0);
+  context.setDefaultTimeout(patience);
   const tab = await context.newPage();
   tab.on('request', (r) => { if (!r.url().startsWith(base) && !/^(data|blob):/.test(r.url())) faults.push(`${tab.url()} asks ${r.url()}`); });
   tab.on('console', (m) => { if (m.type() === 'error') faults.push(`${tab.url()}: ${m.text()}`); });
   tab.on('pageerror', (e) => faults.push(`${tab.url()}: ${e}`));
   return tab;
+}
+
+/** visit opens a page, and waits until its program listens to keys and clicks. */
+async function visit(tab, page) {
+  await tab.goto(base + page, { waitUntil: 'networkidle' });
+  await tab.waitForFunction(() => document.querySelector('#app').__vue_app__);
 }
 
 /** look checks the page that a tab shows. */
@@ -50,7 +57,7 @@ const tabs = await Promise.all(ways.map(([theme, width]) => open(theme, width)))
 for (const [i, page] of pages.entries()) {
   for (const [j, tab] of tabs.entries()) {
     if (!every && i % ways.length !== j) continue;
-    await tab.goto(base + page, { waitUntil: 'networkidle' });
+    await visit(tab, page);
     await look(tab, `${page} (${ways[j]})`);
   }
 }
@@ -58,8 +65,9 @@ for (const [i, page] of pages.entries()) {
 // Search, from the keyboard to a page.
 {
   const [tab] = tabs;
-  await tab.goto(base, { waitUntil: 'networkidle' });
+  await visit(tab, '');
   await tab.keyboard.press('/');
+  await tab.locator('.VPLocalSearchBox input:focus').waitFor(); // it is loaded only now
   await tab.keyboard.type('token_bucket');
   await tab.locator('.VPLocalSearchBox .result').first().waitFor();
   await look(tab, 'the search');
@@ -72,7 +80,7 @@ for (const [i, page] of pages.entries()) {
 // The theme, chosen by hand, which stays.
 {
   const [tab] = tabs;
-  await tab.goto(base, { waitUntil: 'networkidle' });
+  await visit(tab, '');
   await tab.locator('.VPNavBar .VPSwitchAppearance').first().click();
   await tab.reload({ waitUntil: 'networkidle' });
   found.dark = await tab.evaluate(() => document.documentElement.classList.contains('dark'));
@@ -82,13 +90,14 @@ for (const [i, page] of pages.entries()) {
 // A copy button gives the block as it stands.
 {
   const [tab] = tabs;
-  await tab.goto(base + 'start/first-steps.html', { waitUntil: 'networkidle' });
+  await visit(tab, 'start/first-steps.html');
   const block = tab.locator('div[class*=language-]').first();
   await tab.evaluate(() => navigator.clipboard.writeText('nothing yet'));
   await block.hover();
   await block.locator('button.copy').click();
   // The button says so for two seconds only, which a busy machine may miss.
-  do found.copied = (await tab.evaluate(() => navigator.clipboard.readText())).trim(); while (found.copied === 'nothing yet');
+  const end = Date.now() + patience;
+  do found.copied = (await tab.evaluate(() => navigator.clipboard.readText())).trim(); while (found.copied === 'nothing yet' && Date.now() < end);
   found.block = (await block.locator('code').innerText()).trim();
 }
 
@@ -96,7 +105,7 @@ for (const [i, page] of pages.entries()) {
 {
   const [tab] = tabs;
   const rows = (t) => t.locator('.decisions tbody tr').allInnerTexts();
-  await tab.goto(base + 'playground.html', { waitUntil: 'networkidle' });
+  await visit(tab, 'playground.html');
   await tab.locator('.summary, .fault').first().waitFor();
   found.summary = await tab.locator('.summary, .fault').first().innerText();
   found.rows = await rows(tab);

@@ -20,6 +20,7 @@ import (
 
 	"github.com/weir-rl/weir/docs/site/playground"
 	"github.com/weir-rl/weir/internal/testkit/effort"
+	"github.com/weir-rl/weir/internal/testkit/patience"
 	"github.com/weir-rl/weir/internal/testkit/servertest"
 )
 
@@ -252,7 +253,8 @@ func inBrowser(t *testing.T, out string, pages []string, every bool) {
 	}
 	server := httptest.NewServer(compressed(out))
 	defer server.Close()
-	in, err := json.Marshal(map[string]any{"base": server.URL + "/", "pages": pages, "every": every})
+	in, err := json.Marshal(map[string]any{"base": server.URL + "/", "pages": pages, "every": every,
+		"patience": patience.Left(t).Milliseconds()})
 	if err != nil {
 		t.Fatal(err)
 	}

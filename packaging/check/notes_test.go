@@ -4,7 +4,6 @@ import (
 	"strings"
 	"testing"
 
-	"helm.sh/helm/v3/pkg/chart/loader"
 	"helm.sh/helm/v3/pkg/chartutil"
 	"helm.sh/helm/v3/pkg/engine"
 )
@@ -26,15 +25,20 @@ To read the token that its API asks for:
 // TestNotes: what helm prints after an installation are whole sentences, whatever is installed.
 func TestNotes(t *testing.T) {
 	t.Parallel()
+	const alone, served = "The admin port is open on the pods alone. To reach it:", "To reach the admin port from here:"
+	const page = "The operator's page is at:\n  http://weir.example.com/\n\n"
 	const unseen = "\nNobody may scrape the metrics: name Prometheus in networkPolicy.monitoring.\n"
 	for values, want := range map[string]string{
 		"":                                reached + admin + unseen,
 		"networkPolicy: {enabled: false}": reached + admin,
 		"networkPolicy: {monitoring: [{podSelector: {}}]}": reached + admin,
 		"ports: {grpc: 0, resp: 0}":                        strings.Replace(reached, "  grpc: 8081\n  resp: 6380\n", "", 1) + admin + unseen,
-		"tokensSecret: mine":                               reached + strings.Replace(admin, "limits-weir-tokens", "mine", 1) + unseen,
+		"admin: {ingress: {enabled: true, hosts: [weir.example.com]}}\nnetworkPolicy: {enabled: false}": reached + page +
+			strings.Replace(admin, alone, served, 1),
+		"admin: {service: {enabled: true}}": reached + strings.Replace(admin, alone, served, 1) + unseen,
+		"tokensSecret: mine":                reached + strings.Replace(admin, "limits-weir-tokens", "mine", 1) + unseen,
 	} {
-		c, err := loader.LoadDir(chartFolder)
+		c, err := loadChart()
 		if err != nil {
 			t.Fatal(err)
 		}

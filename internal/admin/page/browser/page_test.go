@@ -6,7 +6,6 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -46,9 +45,6 @@ func TestTypes(t *testing.T) {
 		_, err = exec.LookPath("node")
 	}
 	if err != nil {
-		if os.Getenv("CI") == "true" {
-			t.Fatal(err)
-		}
 		t.Skip(err)
 	}
 	effort.Long(t, "checks the types of all scripts")

@@ -223,7 +223,8 @@ func testRolling(t *testing.T, store, old, current string) {
 		steady = append(steady, algorithm+"=steady")
 		busy = append(busy, algorithm+"=busy")
 	}
-	// Some of the busy keys' units are left for each fleet.
+	// The steady keys' units last for all fleets. Those of the busy keys are used up in the first step,
+	// as a rule, and each fleet after that refuses them.
 	total := map[string]int{}
 	add := func(counts map[string]int) {
 		for key, n := range counts {
