@@ -48,7 +48,7 @@ func tarOf(entries []entry, at time.Time) ([]byte, error) {
 	return out.Bytes(), err
 }
 
-// writeArchive writes the program with its manual pages, completions and licence, below one folder.
+// writeArchive writes the program with its manual pages, completions and licences, below one folder.
 func (r *release) writeArchive(t target) error {
 	folder := "weir_" + r.version + "_" + t.String() + "/"
 	program, err := readEntry(r.program(t), folder+"weir", 0o755)
@@ -71,6 +71,11 @@ func (r *release) writeArchive(t target) error {
 		}
 		entries = append(entries, e)
 	}
+	licences, err := r.thirdParty(t)
+	if err != nil {
+		return err
+	}
+	entries = append(entries, entry{name: folder + "THIRD-PARTY", mode: 0o644, data: licences})
 	data, err := tarOf(entries, r.time)
 	if err != nil {
 		return err

@@ -67,6 +67,14 @@ func (r *release) image(t target, config v1.Config) (v1.Image, error) {
 	if err != nil {
 		return nil, err
 	}
+	licence, err := readEntry(filepath.Join(root, "LICENSE"), "usr/share/doc/weir/LICENSE", 0o644)
+	if err != nil {
+		return nil, err
+	}
+	licences, err := r.thirdParty(t)
+	if err != nil {
+		return nil, err
+	}
 	var layers []v1.Layer
 	for _, entries := range [][]entry{
 		{
@@ -79,8 +87,18 @@ func (r *release) image(t target, config v1.Config) (v1.Image, error) {
 			{name: "var/lib/", mode: 0o755},
 			{name: "var/lib/weir/", mode: 0o755, user: userOf(config)},
 		},
-		// Envoy Gateway and others start the program of envoyproxy/ratelimit.
-		{program, {name: "bin/", mode: 0o755}, {name: "bin/ratelimit", mode: 0o777, link: "/weir"}},
+		{
+			program,
+			// Envoy Gateway and others start the program of envoyproxy/ratelimit.
+			{name: "bin/", mode: 0o755},
+			{name: "bin/ratelimit", mode: 0o777, link: "/weir"},
+			{name: "usr/", mode: 0o755},
+			{name: "usr/share/", mode: 0o755},
+			{name: "usr/share/doc/", mode: 0o755},
+			{name: "usr/share/doc/weir/", mode: 0o755},
+			licence,
+			{name: "usr/share/doc/weir/THIRD-PARTY", mode: 0o644, data: licences},
+		},
 	} {
 		data, err := tarOf(entries, r.time)
 		if err != nil {

@@ -108,6 +108,13 @@ func TestLayers(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
+				if strings.HasSuffix(h.Name, "/THIRD-PARTY") {
+					text, err := io.ReadAll(files)
+					if err != nil {
+						t.Fatal(err)
+					}
+					checkThirdParty(t, string(text))
+				}
 				t.Logf("  %s %d:%d %10d %s", h.FileInfo().Mode(), h.Uid, h.Gid, h.Size, h.Name)
 				got = append(got, fmt.Sprintf("%d %s %d:%d %s", i+1, h.FileInfo().Mode(), h.Uid, h.Gid, h.Name))
 				if !h.ModTime.Equal(r.time) {
@@ -120,6 +127,9 @@ func TestLayers(t *testing.T) {
 			"1 -rw-r--r-- 0:0 etc/ssl/certs/ca-certificates.crt", "1 drwxr-xr-x 0:0 etc/weir/",
 			"1 drwxr-xr-x 0:0 var/", "1 drwxr-xr-x 0:0 var/lib/", "1 drwxr-xr-x 65532:65532 var/lib/weir/",
 			"2 -rwxr-xr-x 0:0 weir", "2 drwxr-xr-x 0:0 bin/", "2 Lrwxrwxrwx 0:0 bin/ratelimit",
+			"2 drwxr-xr-x 0:0 usr/", "2 drwxr-xr-x 0:0 usr/share/", "2 drwxr-xr-x 0:0 usr/share/doc/",
+			"2 drwxr-xr-x 0:0 usr/share/doc/weir/", "2 -rw-r--r-- 0:0 usr/share/doc/weir/LICENSE",
+			"2 -rw-r--r-- 0:0 usr/share/doc/weir/THIRD-PARTY",
 		}
 		if !slices.Equal(got, want) {
 			t.Errorf("it holds %q, want %q", got, want)

@@ -73,8 +73,8 @@ func (r *release) writePackage(config nfpm.Config, kind string) error {
 	return os.WriteFile(info.Target, out.Bytes(), 0o644)
 }
 
-// fillStage puts into a folder what nfpm.yaml names in $STAGE: the program, its manual pages and
-// completions, and the unit for the place where a package has the program.
+// fillStage puts into a folder what nfpm.yaml names in $STAGE: the program, the licences of its modules,
+// its manual pages and completions, and the unit for the place where a package has the program.
 func (r *release) fillStage(stage string, t target) error {
 	if err := os.MkdirAll(filepath.Join(stage, "man"), 0o755); err != nil {
 		return err
@@ -84,6 +84,13 @@ func (r *release) fillStage(stage string, t target) error {
 		return err
 	}
 	if err := os.WriteFile(filepath.Join(stage, "weir"), program, 0o755); err != nil {
+		return err
+	}
+	licences, err := r.thirdParty(t)
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(stage, "THIRD-PARTY"), licences, 0o644); err != nil {
 		return err
 	}
 	if err := os.CopyFS(filepath.Join(stage, "completions"), os.DirFS(filepath.Join(r.in, "completions"))); err != nil {

@@ -17,6 +17,7 @@ var installed = []string{
 	"/usr/bin/weir",
 	"/usr/lib/systemd/system/weir.service",
 	"/usr/share/bash-completion/completions/weir",
+	"/usr/share/doc/weir/THIRD-PARTY",
 	"/usr/share/doc/weir/drop-ins/nftables.conf",
 	"/usr/share/doc/weir/drop-ins/ports.conf",
 	"/usr/share/fish/vendor_completions.d/weir.fish",
@@ -64,6 +65,13 @@ func TestDeb(t *testing.T) {
 		}
 	}
 	checkFiles(t, files, []string{"/usr/share/doc/weir/copyright", "/usr/share/zsh/vendor-completions/_weir"})
+	dir := t.TempDir()
+	output(t, "dpkg-deb", "-x", deb, dir)
+	checkThirdParty(t, readFile(t, filepath.Join(dir, "usr/share/doc/weir/THIRD-PARTY")))
+	copyright := readFile(t, filepath.Join(dir, "usr/share/doc/weir/copyright"))
+	if !strings.Contains(copyright, "/usr/share/doc/weir/THIRD-PARTY") {
+		t.Errorf("the copyright does not point to the licences of others:\n%s", copyright)
+	}
 }
 
 // TestRPM: what the package says of itself and holds.

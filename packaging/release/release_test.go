@@ -94,6 +94,15 @@ func output(t *testing.T, name string, args ...string) string {
 	return string(out)
 }
 
+func readFile(t *testing.T, name string) string {
+	t.Helper()
+	data, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}
+
 // TestSame: the same programs give the same files again, whatever the time of day and the names of
 // folders.
 func TestSame(t *testing.T) {
@@ -230,7 +239,7 @@ func TestArchive(t *testing.T) {
 	dir := t.TempDir()
 	output(t, "tar", "-xzf", r.file("linux_"+arch+".tar.gz"), "-C", dir)
 	top := filepath.Join(dir, "weir_0.1.0_linux_"+arch)
-	for _, name := range []string{"LICENSE", "man/weir.1", "man/weir-serve.1", "completions/weir.bash",
+	for _, name := range []string{"LICENSE", "THIRD-PARTY", "man/weir.1", "man/weir-serve.1", "completions/weir.bash",
 		"completions/_weir", "completions/weir.fish"} {
 		if info, err := os.Stat(filepath.Join(top, name)); err != nil || info.Size() < 200 {
 			t.Errorf("%s: %v, %v", name, info, err)
@@ -240,6 +249,7 @@ func TestArchive(t *testing.T) {
 		!strings.Contains(out, "commit "+r.commit[:12]) {
 		t.Errorf("it says %q", out)
 	}
+	checkThirdParty(t, readFile(t, filepath.Join(top, "THIRD-PARTY")))
 }
 
 // TestCompletions: a shell completes a command by the file of the archive.
@@ -302,13 +312,7 @@ func TestOneTime(t *testing.T) {
 
 // TestDocsVersion: the pages make the version that the changelog has.
 func TestDocsVersion(t *testing.T) {
-	read := func(name string) string {
-		data, err := os.ReadFile(filepath.Join(root, name))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return string(data)
-	}
+	read := func(name string) string { return readFile(t, filepath.Join(root, name)) }
 	_, section, _ := strings.Cut(read("CHANGELOG.md"), "\n## ")
 	version, _, _ := strings.Cut(section, " ")
 	for _, page := range []string{"README.md", "docs/start/installing.md"} {
