@@ -26,6 +26,9 @@ func naiveValue(name, raw string) string {
 		return strings.ToUpper(raw)
 	case "host":
 		host, _, _ := strings.Cut(strings.ToLower(raw), ":")
+		if name := strings.TrimRight(host, "."); name != "" {
+			return name
+		}
 		return host
 	case "ip":
 		if a, err := netip.ParseAddr(raw); err == nil {

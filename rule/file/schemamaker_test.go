@@ -260,7 +260,7 @@ func (s *schemaMaker) options() object {
 		"timeout":  duration(), "count_denied": object{"type": "boolean"},
 		"throttle": either(words("hard"), s.ref("throttle")),
 		"schedule": object{"type": "array", "minItems": 1, "maxItems": maxPhases, "items": s.ref("phase")},
-		"if":       expression, "cost": object{"type": []string{"integer", "string"}, "minimum": 0, "maximum": algo.MaxCost},
+		"if":       expression, "cost": object{"type": []string{"integer", "string"}, "minimum": 0, "maximum": int64(algo.MaxCost)},
 		"cost_min": integer(0, algo.MaxCost), "warn": percent(1, 100), "enforce": either(words("all"), percent(0, 100)),
 		"on_store_error": words("local", "allow", "deny"), "response": s.ref("response"),
 		"on_limit": either(words("reject", "shadow"), s.ref("on_limit")),

@@ -8,6 +8,9 @@ import (
 	"github.com/weir-rl/weir/internal/testkit/servertest"
 )
 
+// olderIn is the folder of an older program (TestUpgrade), which TestMain removes.
+var olderIn string
+
 func TestMain(m *testing.M) {
 	status := servertest.Tests(m).Run()
 	_ = os.RemoveAll(olderIn)

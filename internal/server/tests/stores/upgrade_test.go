@@ -65,9 +65,6 @@ var older = sync.OnceValues(func() (program string, err error) {
 	return program, nil
 })
 
-// olderIn is the folder of the older program; TestMain removes it.
-var olderIn string
-
 // olderVersion is what the older program calls itself here.
 const olderVersion = "v0.0.0-older"
 
