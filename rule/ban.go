@@ -86,3 +86,17 @@ func (b *builder) addBan(r *Rule) {
 	}
 	b.reserve(r, r.Ban.Counter)
 }
+
+// MatchBans fills m for BanKeys alone: it looks at no condition of any rule, and leaves out whether
+// q is exempt. It costs a key for each rule that bans in its whole domain, or is in q.BanRules.
+func (s *Set) MatchBans(q *Query, m *Matches) {
+	d := s.domain(q.Domain)
+	m.begin(d, q)
+	if d == nil {
+		m.source, m.pairs, m.descriptors = nil, nil, nil
+		return
+	}
+	m.Known = true
+	m.matchBans(q.BanRules)
+	m.end()
+}

@@ -26,8 +26,8 @@ func (r *Rule) WindowFor(counter uint64, key []byte) *Window {
 	return nil
 }
 
-// WindowsFor returns the windows under which r counts a key that Match made: Windows, or the ones of
-// the override for the key; none if the override is unlimited. The caller must not change it.
+// WindowsFor returns the windows under which r counts a key that Match made: Windows, or the ones
+// of the override for the key; none if the override is unlimited. The caller must not change it.
 func (r *Rule) WindowsFor(key []byte) []*Window {
 	if r.compiled != nil && r.compiled.overrides != nil {
 		if o := r.compiled.overrideOf(key); o != nil {

@@ -18,9 +18,9 @@ type Board interface {
 	List(ctx context.Context, kind string) ([]Fact, error)
 	// Watch calls changed with all facts in force, and then with each change, at once or within a
 	// second, until ctx ends; it returns ctx's error then. While the board cannot be reached, Watch
-	// tries again. It may tell a change twice. changed is called from one goroutine. anew is true at
-	// the first call, and when the board was found to have lost its facts: then facts is the complete
-	// list.
+	// tries again. It may tell a change twice. changed is called from one goroutine. anew is true
+	// at the first call, and when the board was found to have lost its facts: then facts is the
+	// complete list.
 	Watch(ctx context.Context, kind string, changed func(facts []Fact, anew bool)) error
 }
 

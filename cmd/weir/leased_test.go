@@ -36,7 +36,8 @@ func TestLeasedKeys(t *testing.T) {
 		t.Fatal(err)
 	}
 	servertest.BuiltProgram(t) // now, since a busy machine needs longer for it than units are lent
-	// A store that has lent units in two generations, the older of which ends in almost two minutes.
+	// A store that has lent units in two generations, the older of which ends in almost two
+	// minutes.
 	now := time.Now().Add(-122 * time.Second)
 	lender, err := memory.New(memory.Options{Snapshot: "counters", Clock: func() int64 { return now.UnixMicro() }})
 	if err != nil {

@@ -11,7 +11,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// What the build of a release sets: -ldflags "-X main.version=v1.2.3 -X main.commit=<hash>[-dirty]".
+// What the build of a release sets: -ldflags "-X main.version=v1.2.3 -X
+// main.commit=<hash>[-dirty]".
 var version, commit string
 
 // versionInfo is the output of weir version as JSON.
@@ -56,8 +57,8 @@ func aboutThis() versionInfo {
 	return about(version, commit, info)
 }
 
-// about takes the version and the commit that the build set, and else the ones that Go recorded; info
-// may be nil.
+// about takes the version and the commit that the build set, and else the ones that Go recorded;
+// info may be nil.
 func about(version, commit string, info *debug.BuildInfo) versionInfo {
 	v := versionInfo{Version: version, Go: runtime.Version(), OS: runtime.GOOS, Arch: runtime.GOARCH}
 	v.Commit, v.Dirty = strings.CutSuffix(commit, "-dirty")

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestAbout: the version is the one that the build set, else the one that Go recorded, and so is the
-// commit; a program that knows neither says so.
+// TestAbout: the version is the one that the build set, else the one that Go recorded, and so is
+// the commit; a program that knows neither says so.
 func TestAbout(t *testing.T) {
 	const hash = "8db6bd05340347b60205bae02b478a799d1ea8a4"
 	recorded := &debug.BuildInfo{Main: debug.Module{Version: "v0.1.1-0.20260101000000-ffffffffffff"},

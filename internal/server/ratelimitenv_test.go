@@ -123,8 +123,9 @@ func TestRateLimitEnv(t *testing.T) {
 	}
 }
 
-// TestInPlace: under the name of envoyproxy/ratelimit its defaults hold, below our own settings, and
-// no other doors open; in a container the defaults of doors are others, unless somebody sets them.
+// TestInPlace: under the name of envoyproxy/ratelimit its defaults hold, below our own settings,
+// and no other doors open; in a container the defaults of doors are others, unless somebody sets
+// them.
 func TestInPlace(t *testing.T) {
 	for env, want := range map[string]string{
 		"":                                     "/srv/runtime_data/current/config 0.0.0.0:8080 0.0.0.0:8081  127.0.0.1:6070",

@@ -66,8 +66,8 @@ func TestMain(m *testing.M) {
 	os.Exit(status)
 }
 
-// loadChart reads the chart once. Helm logs each symbolic link, by which alerts and dashboard are in
-// it.
+// loadChart reads the chart once. Helm logs each symbolic link, by which alerts and dashboard are
+// in it.
 var loadChart = sync.OnceValues(func() (*chart.Chart, error) {
 	log.SetOutput(io.Discard)
 	defer log.SetOutput(os.Stderr)

@@ -48,7 +48,8 @@ func tarOf(entries []entry, at time.Time) ([]byte, error) {
 	return out.Bytes(), err
 }
 
-// writeArchive writes the program with its manual pages, completions and licences, below one folder.
+// writeArchive writes the program with its manual pages, completions and licences, below one
+// folder.
 func (r *release) writeArchive(t target) error {
 	folder := "weir_" + r.version + "_" + t.String() + "/"
 	program, err := readEntry(r.program(t), folder+"weir", 0o755)

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// build asks git for the commit, and fills the folder in with the programs, the manual pages and the
-// completions.
+// build asks git for the commit, and fills the folder in with the programs, the manual pages and
+// the completions.
 func (r *release) build() error {
 	head, err := r.output("git", "show", "-s", "--format=%H %ct", "HEAD")
 	if err != nil {

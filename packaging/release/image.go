@@ -181,8 +181,8 @@ func (r *release) writeLayout(index v1.ImageIndex) error {
 	return os.WriteFile(r.file("image.tar"), data, 0o644)
 }
 
-// dockerConfig is how containers of the Dockerfile's last stage run. An instruction that it does not
-// know is an error, so that the image of a release is the one that the Dockerfile makes.
+// dockerConfig is how containers of the Dockerfile's last stage run. An instruction that it does
+// not know is an error, so that the image of a release is the one that the Dockerfile makes.
 func dockerConfig() (c v1.Config, err error) {
 	data, err := os.ReadFile(filepath.Join(root, "Dockerfile"))
 	if err != nil {

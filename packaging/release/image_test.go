@@ -63,8 +63,8 @@ func images(t *testing.T, r *release) []v1.Image {
 	return all
 }
 
-// TestLayers: two layers, what seldom changes first, with these files and owners; and the settings of
-// the Dockerfile.
+// TestLayers: two layers, what seldom changes first, with these files and owners; and the settings
+// of the Dockerfile.
 func TestLayers(t *testing.T) {
 	r := makeRelease(t)
 	// A second program shows that the layout has one image for each architecture.

@@ -18,8 +18,8 @@ Go below and, in the admin page, uPlot. Here are their licences and notices, eac
 The source of a module is what "go mod download MODULE@VERSION" fetches.
 `
 
-// thirdParty is the file THIRD-PARTY for a program: the licences and notices of all that it was built
-// from. As in writeModules, that is what the Go linker wrote into it.
+// thirdParty is the file THIRD-PARTY for a program: the licences and notices of all that it was
+// built from. As in writeModules, that is what the Go linker wrote into it.
 func (r *release) thirdParty(t target) ([]byte, error) {
 	info, err := buildinfo.ReadFile(r.program(t))
 	if err != nil {
@@ -70,8 +70,8 @@ var (
 	noticeName  = regexp.MustCompile(`(?i)^(copyright|notice)([-.].*)?$`)
 )
 
-// appendModule appends the licences and notices of a module, also those in folders of code that it has
-// copied from others.
+// appendModule appends the licences and notices of a module, also those in folders of code that it
+// has copied from others.
 func appendModule(out *bytes.Buffer, module string, files fs.FS) error {
 	var names []string
 	licensed := false

@@ -11,8 +11,8 @@ import (
 	"testing/fstest"
 )
 
-// checkThirdParty: the text of a THIRD-PARTY has Go, then each module of the program in the order of
-// their paths, then uPlot, all with texts.
+// checkThirdParty: the text of a THIRD-PARTY has Go, then each module of the program in the order
+// of their paths, then uPlot, all with texts.
 func checkThirdParty(t *testing.T, text string) {
 	t.Helper()
 	r := makeRelease(t)
@@ -60,8 +60,8 @@ func TestThirdParty(t *testing.T) {
 	checkThirdParty(t, string(one))
 }
 
-// TestModuleTexts: which files of a module are its licences and notices; and one without a licence is
-// named.
+// TestModuleTexts: which files of a module are its licences and notices; and one without a licence
+// is named.
 func TestModuleTexts(t *testing.T) {
 	files := fstest.MapFS{}
 	for _, name := range []string{"LICENSE", "NOTICE.txt", "copied/COPYING", "copied/Licence-MIT.md", "license.go",

@@ -4,8 +4,8 @@
 //	release -version 0.1.0 -out FOLDER [-key FILE] linux/amd64 darwin/arm64
 //
 // The folder receives an archive and a list of the modules for each system, packages and images for
-// Linux, a statement of where all of it is from, SHA256SUMS, and, with a secret key of minisign, its
-// signature. The same commit gives the same bytes: the one time in them is when it was made.
+// Linux, a statement of where all of it is from, SHA256SUMS, and, with a secret key of minisign,
+// its signature. The same commit gives the same bytes: the one time in them is when it was made.
 //
 // Begin with release.make. Each kind of file has a Go file of its own.
 package main
@@ -73,8 +73,8 @@ func run(version, out, key string, targets []string) error {
 	return r.make(key)
 }
 
-// make fills the folder out from the files that build has left in the folder in. Without a file of a key
-// nothing is signed.
+// make fills the folder out from the files that build has left in the folder in. Without a file of
+// a key nothing is signed.
 func (r *release) make(keyFile string) error {
 	for _, t := range r.targets {
 		if err := r.writeArchive(t); err != nil {

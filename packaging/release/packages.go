@@ -73,8 +73,9 @@ func (r *release) writePackage(config nfpm.Config, kind string) error {
 	return os.WriteFile(info.Target, out.Bytes(), 0o644)
 }
 
-// fillStage puts into a folder what nfpm.yaml names in $STAGE: the program, the licences of its modules,
-// its manual pages and completions, and the unit for the place where a package has the program.
+// fillStage puts into a folder what nfpm.yaml names in $STAGE: the program, the licences of its
+// modules, its manual pages and completions, and the unit for the place where a package has the
+// program.
 func (r *release) fillStage(stage string, t target) error {
 	if err := os.MkdirAll(filepath.Join(stage, "man"), 0o755); err != nil {
 		return err

@@ -138,9 +138,9 @@ func (s emptySystem) read(name string) string {
 	return string(data)
 }
 
-// TestDebInstalled: the package is installed, upgraded, removed and purged by dpkg in an empty root.
-// What the administrator wrote survives an upgrade and a removal, and a purge leaves nothing but
-// rules made by hand. scripts/fresh does the same in a whole Debian, and runs the program.
+// TestDebInstalled: the package is installed, upgraded, removed and purged by dpkg in an empty
+// root. What the administrator wrote survives an upgrade and a removal, and a purge leaves nothing
+// but rules made by hand. scripts/fresh does the same in a whole Debian, and runs the program.
 func TestDebInstalled(t *testing.T) {
 	first, next := debs(t)
 	s := emptySystem{t, t.TempDir()}

@@ -129,8 +129,8 @@ func TestSame(t *testing.T) {
 	}
 }
 
-// TestSums: SHA256SUMS has each file, sha256sum checks it, and minisign its signature, but neither a
-// changed one nor one of another key.
+// TestSums: SHA256SUMS has each file, sha256sum checks it, and minisign its signature, but neither
+// a changed one nor one of another key.
 func TestSums(t *testing.T) {
 	r := makeRelease(t)
 	check := exec.Command("sha256sum", "-c", "--quiet", "SHA256SUMS")
@@ -198,8 +198,8 @@ func TestNoPassword(t *testing.T) {
 	}
 }
 
-// TestProvenance: the statement names each file with its hash, the commit, and the Go that built the
-// programs.
+// TestProvenance: the statement names each file with its hash, the commit, and the Go that built
+// the programs.
 func TestProvenance(t *testing.T) {
 	r := makeRelease(t)
 	data, err := os.ReadFile(r.file("provenance.intoto.json"))
@@ -300,7 +300,8 @@ func unzipped(t *testing.T, name string) io.Reader {
 	return r
 }
 
-// TestOneTime: nothing in the archive has another time than the commit, or an owner of this machine.
+// TestOneTime: nothing in the archive has another time than the commit, or an owner of this
+// machine.
 func TestOneTime(t *testing.T) {
 	r := makeRelease(t)
 	for name, h := range entriesOf(t, unzipped(t, r.file("linux_"+arch+".tar.gz"))) {

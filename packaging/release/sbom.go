@@ -33,8 +33,8 @@ type hash struct {
 	Content   string `json:"content"`
 }
 
-// writeModules lists the modules of a program. It reads the record that the Go linker wrote into it,
-// so that the list has the modules that are really inside.
+// writeModules lists the modules of a program. It reads the record that the Go linker wrote into
+// it, so that the list has the modules that are really inside.
 func (r *release) writeModules(t target) error {
 	info, err := buildinfo.ReadFile(r.program(t))
 	if err != nil {

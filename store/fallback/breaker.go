@@ -21,8 +21,8 @@ const (
 // States is how many there are.
 const States = 3
 
-// String returns "there", "away" or "returning", as metrics and logs call it: an operator asks where
-// the store is, not where the breaker is.
+// String returns "there", "away" or "returning", as metrics and logs call it: an operator asks
+// where the store is, not where the breaker is.
 func (s State) String() string {
 	switch s {
 	case Closed:

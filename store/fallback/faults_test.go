@@ -350,8 +350,9 @@ func (c *course) settled(t testing.TB, b *bench, forgets bool) {
 			if ok {
 				c.charged[i] = info.Result.Limit - info.Result.Remaining
 			}
-			// Where Redis did not answer, it may have charged, and is not charged again. What it has
-			// charged for a call that was refused is given back, when others may have found it full.
+			// Where Redis did not answer, it may have charged, and is not charged again. What it
+			// has charged for a call that was refused is given back, when others may have found it
+			// full.
 			admitted, limit := c.outcomes[i].Admitted, k.size()
 			least[i], most[i] = min(limit, admitted)-c.unknown[i], min(limit, admitted+c.unknown[i])
 			switch {

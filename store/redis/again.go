@@ -19,8 +19,9 @@ import (
 // (once in weir.lua). So the caller gets the answer that was lost, or the first one there is.
 //
 // They keep it in a memory that has a name: the variables of the library (memory.lua) or, on Redis
-// 6, keys (kept.lua). If the call comes to another memory (the server has restarted, another one has
-// taken its place, or the functions were flushed), nobody knows whether it was made, and it fails.
+// 6, keys (kept.lua). If the call comes to another memory (the server has restarted, another one
+// has taken its place, or the functions were flushed), nobody knows whether it was made, and it
+// fails.
 
 const (
 	identityFormat = "<c8I7I4B"

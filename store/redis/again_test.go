@@ -286,8 +286,8 @@ func TestMasterRepointed(t *testing.T) {
 		if r, _ := take(t, s, charge(c, "k", 1)); !r[0].Allowed {
 			t.Errorf("%+v", r[0])
 		}
-		// A connection that was being made meanwhile leads to the old one; it is dialled anew when a
-		// call finds that.
+		// A connection that was being made meanwhile leads to the old one; it is dialled anew when
+		// a call finds that.
 		eventually(t, "the other connections lead to the new master", func() bool {
 			return s.PingPart(t.Context(), 0) == nil
 		})

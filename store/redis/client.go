@@ -169,8 +169,8 @@ func didNothing(err error) bool {
 	return ok && dial.Op == "dial" || errors.Is(err, errAway)
 }
 
-// refusedInScript reports whether Redis refused the first write of a script, as it refuses a function
-// before it runs. Nothing was written: the reason holds for all writes of a script.
+// refusedInScript reports whether Redis refused the first write of a script, as it refuses a
+// function before it runs. Nothing was written: the reason holds for all writes of a script.
 func refusedInScript(e *rueidis.RedisError) bool {
 	text := e.Error()
 	return strings.Contains(text, "READONLY You can't write against a read only replica") ||

@@ -7,8 +7,8 @@ local KEEP = 90000 -- ms for which a lane is kept: more than a node sends a call
 local UNUSED = 604800000 -- ms for which the rest is kept when no node calls any more: a week
 local CHANGED = 60000 -- ms for which a change is kept: more than lies between read and swap (swap.go)
 
--- adapt returns a redis.call that takes options of Redis 7 on Redis 6.0. Where a time to live stands
--- in place of an instant, a key lives up to 2 ms longer.
+-- adapt returns a redis.call that takes options of Redis 7 on Redis 6.0. Where a time to live
+-- stands in place of an instant, a key lives up to 2 ms longer.
 local function adapt(run)
   local function ms() return floor(clock() / 1000) end
   return function(command, ...)

@@ -20,9 +20,9 @@ import (
 )
 
 // The functions that decide inside Redis. On Redis 7 and newer they are a library (FUNCTION LOAD),
-// whose variables are a memory of calls (memory.lua). On Redis 6 the same text is a script (EVALSHA)
-// with its memory in keys (kept.lua). The name of a library holds a hash of its text, so that nodes
-// of different builds each have their own, and none ever runs another's code.
+// whose variables are a memory of calls (memory.lua). On Redis 6 the same text is a script
+// (EVALSHA) with its memory in keys (kept.lua). The name of a library holds a hash of its text, so
+// that nodes of different builds each have their own, and none ever runs another's code.
 
 //go:embed weir.lua
 var weirText string
@@ -114,8 +114,8 @@ func (s *Store) load(ctx context.Context, client rueidis.Client, l *library) err
 	return err
 }
 
-// needsFunctions returns why something cannot be done on a server that is older than Redis 7; nil if
-// it is newer.
+// needsFunctions returns why something cannot be done on a server that is older than Redis 7; nil
+// if it is newer.
 func (s *Store) needsFunctions(what string) error {
 	if s.scripts.Load() {
 		return s.tooOld(what)

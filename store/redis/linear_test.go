@@ -592,8 +592,8 @@ func eachKey(costs ...int64) [][]chargeSpec {
 }
 
 // window is the window of the limits whose histories are checked: so short that much is admitted,
-// much is denied, and much comes free within a history; but longer than most machines let Redis wait
-// in the middle of a call (stoodStill).
+// much is denied, and much comes free within a history; but longer than most machines let Redis
+// wait in the middle of a call (stoodStill).
 const window = 120 * time.Millisecond
 
 // shortest is the shortest window of them; see stoodStill.

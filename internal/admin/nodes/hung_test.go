@@ -52,7 +52,8 @@ func TestHungNode(t *testing.T) {
 	if said, tally, err := ask(t, all[0], "who", ""); err != nil || tally.String() != "4 of 4 nodes" || len(said) != 4 {
 		t.Fatalf("%v, %+v, %v", said, tally, err)
 	}
-	// The fifth is impatient. It does not forget a node that is stopped, however long the answers take.
+	// The fifth is impatient. It does not forget a node that is stopped, however long the answers
+	// take.
 	impatient := start(t, server.URL(), nodes.Options{Wait: nodes.DefaultWait, Alive: func() int { return 5 }}, answerAll)
 	listeners(t, all[0], 5)
 	patience.Until(t, "the fifth knows all", func() bool { return impatient.store.Nodes() == 5 })

@@ -3,8 +3,9 @@
 // into one script.
 //
 // The page is plain HTML, CSS and ES modules: there is no build step. As it is loaded, comments are
-// left out and the modules are linked. It reads the admin API of the port that serves it, and nothing else. The
-// package imports nothing that knows the limiter, so that the page can be served without it.
+// left out and the modules are linked. It reads the admin API of the port that serves it, and
+// nothing else. The package imports nothing that knows the limiter, so that the page can be served
+// without it.
 package page
 
 import (

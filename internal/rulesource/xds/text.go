@@ -13,8 +13,8 @@ import (
 // maxDeep is how deep descriptors may nest. Envoy Gateway's nest some six levels deep.
 const maxDeep = 100
 
-// mostText bounds the text of a resource with the fields of its lines, in bytes. Files of rules have
-// at most half as many together.
+// mostText bounds the text of a resource with the fields of its lines, in bytes. Files of rules
+// have at most half as many together.
 const mostText = 128 << 20
 
 // text is a rule file that was written of a resource.

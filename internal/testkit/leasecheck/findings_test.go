@@ -26,8 +26,9 @@ type findings struct {
 	Fill   []int
 	Faults int
 	Void   bool // the clock was set, so that nothing is known
-	// Redis stood still in the middle of a call for as long as a window. It decides by the instant at
-	// which the call began, but forgets by the time of day, so that it may have forgotten too early.
+	// Redis stood still in the middle of a call for as long as a window. It decides by the instant
+	// at which the call began, but forgets by the time of day, so that it may have forgotten too
+	// early.
 	StoodStill bool
 }
 

