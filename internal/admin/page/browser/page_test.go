@@ -55,12 +55,11 @@ func TestTypes(t *testing.T) {
 	}
 }
 
-// TestViews opens every view in every look: nothing that axe finds, nothing on the console (which
-// gets what the policy refuses, too), nothing from other hosts, no scrolling sideways.
-func TestViews(t *testing.T) {
-	t.Parallel()
-	d := chromium(t)
-	s := serve(t, nil)
+// serveViews starts the program with something to see in each view, and returns these views with one
+// of a decision.
+func serveViews(t *testing.T) (s *server, all []struct{ name, path string }) {
+	t.Helper()
+	s = serve(t, nil)
 	s.traffic()
 	var id string
 	for range 6 {
@@ -69,7 +68,15 @@ func TestViews(t *testing.T) {
 	if status, body := s.api("POST", "/api/v1/bans", `{"domain":"shop","limit":"search","key":["ip=203.0.113.40"],"for":"1h","reason":"reads all"}`); status != 200 {
 		t.Fatal(body)
 	}
-	all := append(slices.Clone(views), struct{ name, path string }{"decision", "/decisions/" + id})
+	return s, append(slices.Clone(views), struct{ name, path string }{"decision", "/decisions/" + id})
+}
+
+// TestViews opens every view in every look: nothing that axe finds, nothing on the console (which
+// gets what the policy refuses, too), nothing from other hosts, no scrolling sideways.
+func TestViews(t *testing.T) {
+	t.Parallel()
+	d := chromium(t)
+	s, all := serveViews(t)
 	for name, l := range looks {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
